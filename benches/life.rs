@@ -120,9 +120,7 @@ pub(crate) async fn run(options: &LifeOptions, program: &Path) -> Result<()> {
     let names = cloud.servers(options.nodes).await?;
     let stage = Stage::set(program).await?;
     let global: String = options.global.iter().map(|line| format!("{line}\n")).collect();
-    let config = cloud
-        .config()?
-        .replacen("[Global]\n", &format!("[Global]\n{global}"), 1);
+    let config = cloud.config()?.replacen("[Global]\n", &format!("[Global]\n{global}"), 1);
     stage.write_cloud_config(&config)?;
     let Cloud::Test(test, _) = &cloud else {
         bail!("{} is not a test cloud", options.cloud)
@@ -168,9 +166,7 @@ pub(crate) async fn run(options: &LifeOptions, program: &Path) -> Result<()> {
     let (began, before) = (Instant::now(), test.calls());
     exclude(&cluster.client, leaving).await?;
     let seconds = cluster
-        .until("the node has left", began, async |found| {
-            Ok(cluster.leads_to(&found, names.len() - 1))
-        })
+        .until("the node has left", began, async |found| Ok(cluster.leads_to(&found, names.len() - 1)))
         .await?;
     quiet(&cloud).await?;
     cluster.record("node out", seconds, &before);
@@ -215,11 +211,7 @@ pub(crate) async fn run(options: &LifeOptions, program: &Path) -> Result<()> {
 
 impl Cluster<'_> {
     fn start(&self) -> Result<Ccm> {
-        start(
-            &self.stage,
-            self.all,
-            &["--leader-elect=false", "--cluster-name=test"],
-        )
+        start(&self.stage, self.all, &["--leader-elect=false", "--cluster-name=test"])
     }
 
     fn services(&self) -> Api<Service> {
@@ -232,11 +224,7 @@ impl Cluster<'_> {
             seconds: took.as_secs_f64(),
             calls: since(before, self.cloud.calls()),
         };
-        say(&format!(
-            "{title}: {:.1} s, {}",
-            phase.seconds,
-            kinds(&phase.calls)
-        ));
+        say(&format!("{title}: {:.1} s, {}", phase.seconds, kinds(&phase.calls)));
         self.phases.push(phase);
     }
 

@@ -88,10 +88,8 @@ pub(crate) async fn run(options: &LifecycleOptions, program: &Path) -> Result<()
     let drained = failovers(program, End::Drained).await?;
     let killed = failovers(program, End::Killed).await?;
     let time = Duration::from_secs(options.minutes * 60);
-    let (mut large, mut small) = tokio::try_join!(
-        Cluster::start(program, options.nodes),
-        Cluster::start(program, 10)
-    )?;
+    let (mut large, mut small) =
+        tokio::try_join!(Cluster::start(program, options.nodes), Cluster::start(program, 10))?;
     say(&format!("nodes are not ready for {} minutes", options.minutes));
     let (all, one) = tokio::try_join!(large.not_ready(options.nodes, time), small.not_ready(1, time))?;
     let not_ready = [all, one];
@@ -128,9 +126,7 @@ impl Cluster {
         let ccm = stage.launch("openstack", &[])?;
         watch.initialized(count, LIMIT).await?;
         wait_for(&ccm, "ccm_events_total{result=\"written\"}", count as u64).await?;
-        say(&format!(
-            "{count} nodes initialized; waiting until they are older than the grace"
-        ));
+        say(&format!("{count} nodes initialized; waiting until they are older than the grace"));
         tokio::time::sleep(GRACE.saturating_sub(registered.elapsed())).await;
         Ok(Self {
             cloud,
@@ -182,11 +178,7 @@ impl Cluster {
         let (calls, before) = (self.cloud.calls()?, writes(&self.stage)?);
         for name in &names {
             let rows = self.watch.now();
-            let id = rows
-                .rows
-                .get(name)
-                .map(|row| row.provider_id.clone())
-                .unwrap_or_default();
+            let id = rows.rows.get(name).map(|row| row.provider_id.clone()).unwrap_or_default();
             let id = id.rsplit('/').next().context("a node without provider ID")?;
             cloud.delete_server(id)?;
         }
@@ -196,11 +188,9 @@ impl Cluster {
         let seconds = began.elapsed().as_secs_f64();
         // Events come last.
         let events = before.events + count;
-        eventually(LIMIT, async || {
-            (writes(&self.stage).ok()?.events >= events).then_some(())
-        })
-        .await
-        .context("deleted nodes without an Event each")?;
+        eventually(LIMIT, async || (writes(&self.stage).ok()?.events >= events).then_some(()))
+            .await
+            .context("deleted nodes without an Event each")?;
         Ok(Deletion {
             seconds,
             calls: since(&calls, self.cloud.calls()?),
@@ -270,10 +260,7 @@ fn report(
     for figures in not_ready {
         let _ = writeln!(text, "- {} nodes: {}", figures.nodes, kinds(&figures.calls));
     }
-    let seconds: Vec<_> = single
-        .iter()
-        .map(|deletion| Duration::from_secs_f64(deletion.seconds))
-        .collect();
+    let seconds: Vec<_> = single.iter().map(|deletion| Duration::from_secs_f64(deletion.seconds)).collect();
     let _ = write!(
         text,
         "\n## Deleted servers\n\n\
@@ -288,18 +275,12 @@ fn report(
         many.writes.nodes,
         many.writes.events,
         median(seconds).as_secs_f64(),
-        single
-            .first()
-            .map(|deletion| kinds(&deletion.calls))
-            .unwrap_or_default(),
+        single.first().map(|deletion| kinds(&deletion.calls)).unwrap_or_default(),
         single.first().map_or(0, |deletion| deletion.writes.nodes),
         single.first().map_or(0, |deletion| deletion.writes.events),
     );
     let all = |times: &[Duration]| {
-        let times: Vec<_> = times
-            .iter()
-            .map(|time| format!("{:.1}", time.as_secs_f64()))
-            .collect();
+        let times: Vec<_> = times.iter().map(|time| format!("{:.1}", time.as_secs_f64())).collect();
         times.join(", ")
     };
     let _ = write!(

@@ -112,9 +112,8 @@ pub(crate) async fn wait_for(ccm: &Ccm, name: &str, value: u64) -> Result<u64> {
 /// Creates Services of type LoadBalancer with `ports` ports each.
 pub(crate) async fn create_services(api: &Api<Service>, names: &[String], ports: u16) -> Result<()> {
     let create_all = stream::iter(names).map(|name| async move {
-        let ports: Vec<_> = (0..ports)
-            .map(|port| json!({"name": format!("p{port}"), "port": 8000 + port}))
-            .collect();
+        let ports: Vec<_> =
+            (0..ports).map(|port| json!({"name": format!("p{port}"), "port": 8000 + port})).collect();
         let service: Service = serde_json::from_value(json!({
             "apiVersion": "v1", "kind": "Service",
             "metadata": {"name": name},
@@ -146,22 +145,14 @@ async fn with_retries<T>(request: impl AsyncFn() -> kube::Result<T>) -> Result<T
 pub(crate) async fn served(api: &Api<Service>, count: usize, limit: Duration) -> Result<()> {
     let began = Instant::now();
     while began.elapsed() < limit {
-        let all = with_retries(async || api.list(&ListParams::default()).await)
-            .await?
-            .items;
-        let ours = all.iter().filter(|service| {
-            service
-                .spec
-                .iter()
-                .any(|spec| spec.type_.as_deref() == Some("LoadBalancer"))
-        });
+        let all = with_retries(async || api.list(&ListParams::default()).await).await?.items;
+        let ours = all
+            .iter()
+            .filter(|service| service.spec.iter().any(|spec| spec.type_.as_deref() == Some("LoadBalancer")));
         let (mut served, mut existing) = (0, 0);
         for service in ours {
             existing += 1;
-            let status = service
-                .status
-                .as_ref()
-                .and_then(|status| status.load_balancer.as_ref());
+            let status = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
             served += usize::from(status.is_some_and(|status| status.ingress.is_some()));
         }
         if served == count && existing == count {
@@ -174,9 +165,7 @@ pub(crate) async fn served(api: &Api<Service>, count: usize, limit: Duration) ->
 
 /// The value of a metric, named with its labels, or `None` if the page has no such sample.
 pub(crate) fn metric<T: FromStr>(text: &str, name: &str) -> Option<T> {
-    let value = text
-        .lines()
-        .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     value?.trim().parse().ok()
 }
 
@@ -193,11 +182,7 @@ pub(crate) fn since(before: &BTreeMap<String, u64>, mut now: BTreeMap<String, u6
 
 /// The calls as text.
 pub(crate) fn kinds(calls: &BTreeMap<String, u64>) -> String {
-    calls
-        .iter()
-        .map(|(op, count)| format!("{op} {count}"))
-        .collect::<Vec<_>>()
-        .join(", ")
+    calls.iter().map(|(op, count)| format!("{op} {count}")).collect::<Vec<_>>().join(", ")
 }
 
 /// The middle one of these times.

@@ -115,10 +115,7 @@ async fn join(options: &NodesOptions, program: &Path, count: usize) -> Result<Fi
     let began = Instant::now();
     let mut ccm = start(&stage, &cloud, &[])?;
     let done = watch.initialized(count, Duration::from_secs(600)).await?;
-    let seconds = done
-        .finished
-        .map_or_else(|| began.elapsed(), |at| at.duration_since(began))
-        .as_secs_f64();
+    let seconds = done.finished.map_or_else(|| began.elapsed(), |at| at.duration_since(began)).as_secs_f64();
     let calls = cloud.calls()?;
     // Events come last.
     wait_for(&ccm, "ccm_events_total{result=\"written\"}", count as u64).await?;
@@ -126,9 +123,7 @@ async fn join(options: &NodesOptions, program: &Path, count: usize) -> Result<Fi
     let (writes_per_node, events_per_node) = writes_per_node(&stage, count)?;
     ccm.kill()?;
 
-    say(&format!(
-        "{count} nodes: initialized after {seconds:.1} s, measuring the idle cluster"
-    ));
+    say(&format!("{count} nodes: initialized after {seconds:.1} s, measuring the idle cluster"));
     let frequency = format!("--node-status-update-frequency={}s", REFRESH.as_secs());
     let mut ccm = start(&stage, &cloud, &[&frequency])?;
     ccm.wait_healthy("/readyz", Duration::from_secs(60)).await?;
@@ -136,10 +131,7 @@ async fn join(options: &NodesOptions, program: &Path, count: usize) -> Result<Fi
     let first = wait_for(&ccm, passes, 1).await?;
     let before: u64 = cloud.calls()?.values().sum();
     let last = wait_for(&ccm, passes, first + PASSES).await?;
-    say(&format!(
-        "{count} nodes: {:.0} MB at rest",
-        ccm.rss_kib()? as f64 / 1024.0
-    ));
+    say(&format!("{count} nodes: {:.0} MB at rest", ccm.rss_kib()? as f64 / 1024.0));
     let idle_calls = cloud.calls()?.values().sum::<u64>() - before;
     ccm.kill()?;
     let mut with_services = None;
@@ -171,9 +163,7 @@ async fn follow(
     let flags = ["--leader-elect=false"];
     let mut ccm = start(stage, cloud, &flags)?;
     let services: Api<Service> = Api::default_namespaced(client.clone());
-    let names: Vec<_> = (0..options.services)
-        .map(|number| format!("web-{number:03}"))
-        .collect();
+    let names: Vec<_> = (0..options.services).map(|number| format!("web-{number:03}")).collect();
     create_services(&services, &names, 1).await?;
     served(&services, names.len(), LIMIT).await?;
     ccm.kill()?;
@@ -271,11 +261,7 @@ fn report(options: &NodesOptions, figures: &[Figures], single: Option<&BTreeMap<
     for figures in figures {
         let requests = figures.nodes as f64 * (figures.writes_per_node + figures.events_per_node);
         let rate = requests / figures.seconds;
-        let _ = writeln!(
-            text,
-            "- {} nodes: {rate:.0} writes to the API server a second",
-            figures.nodes
-        );
+        let _ = writeln!(text, "- {} nodes: {rate:.0} writes to the API server a second", figures.nodes);
     }
     text.push_str("\nCalls by kind:\n\n");
     for figures in figures {

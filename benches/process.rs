@@ -70,9 +70,7 @@ struct Memory {
 }
 
 pub(crate) async fn run(options: &ProcessOptions, program: &Path) -> Result<()> {
-    let size = fs::metadata(program)
-        .with_context(|| format!("cannot read {}", program.display()))?
-        .len();
+    let size = fs::metadata(program).with_context(|| format!("cannot read {}", program.display()))?.len();
     let cloud = match options.real {
         true => Cloud::real(u32::try_from(FEW)?).await?,
         false => Cloud::simulated(LATENCY).await?,
@@ -124,11 +122,9 @@ async fn life(stage: &Stage) -> Result<Life> {
     ccm.wait_healthy("/readyz", LIMIT).await?;
     let ready = began.elapsed();
     let (_, page) = ccm.get("/metrics").await?;
-    let authentication: f64 = metric(
-        &page,
-        "ccm_cloud_call_duration_seconds_sum{provider=\"openstack\",op=\"token_create\"}",
-    )
-    .context("no metric has the time of the authentication")?;
+    let authentication: f64 =
+        metric(&page, "ccm_cloud_call_duration_seconds_sum{provider=\"openstack\",op=\"token_create\"}")
+            .context("no metric has the time of the authentication")?;
     // All controllers run when the first refresh is done.
     wait_for(&ccm, REFRESHES, 1).await?;
     let began = Instant::now();
@@ -143,10 +139,7 @@ async fn life(stage: &Stage) -> Result<Life> {
 
 /// Measures a cluster of many nodes, and Services that lead to all of them.
 async fn large(program: &Path, options: &ProcessOptions) -> Result<Memory> {
-    say(&format!(
-        "{} nodes, {} Services: preparing",
-        options.nodes, options.services
-    ));
+    say(&format!("{} nodes, {} Services: preparing", options.nodes, options.services));
     // Large enough for a floating IP for each Service.
     let config = Config {
         public_subnet: "198.18.0.0/15".parse()?,
@@ -228,10 +221,7 @@ fn report(options: &ProcessOptions, size: u64, lives: &[Life], few: Memory, many
             options.nodes, options.services, many.rest, many.peak
         );
     }
-    let _ = writeln!(
-        text,
-        "| binary, `--features openstack` | {:.1} MB | 20 MB | 65 MB |",
-        size as f64 / 1e6
-    );
+    let _ =
+        writeln!(text, "| binary, `--features openstack` | {:.1} MB | 20 MB | 65 MB |", size as f64 / 1e6);
     text
 }

@@ -185,12 +185,7 @@ impl Cluster {
     /// Waits until so many conditions have been written, and returns the time since `began`.
     async fn until_written(&self, ccm: &mut Ccm, conditions: usize, began: Instant) -> Result<Duration> {
         ccm.wait_healthy("/readyz", LIMIT).await?;
-        wait_for(
-            ccm,
-            "ccm_route_conditions_total{result=\"written\"}",
-            conditions as u64,
-        )
-        .await?;
+        wait_for(ccm, "ccm_route_conditions_total{result=\"written\"}", conditions as u64).await?;
         Ok(began.elapsed())
     }
 
@@ -220,9 +215,7 @@ async fn measure(program: &Path, count: usize, pairs: bool) -> Result<Figures> {
     let api: Api<Node> = Api::all(cluster.client.clone());
     let old = api.get("node-00000").await?;
     let id = old.spec.and_then(|spec| spec.provider_id).unwrap_or_default();
-    cluster
-        .cloud
-        .delete_server(id.trim_start_matches("openstack:///"))?;
+    cluster.cloud.delete_server(id.trim_start_matches("openstack:///"))?;
     api.delete("node-00000", &Default::default()).await?;
     nodes::register(&cluster.client, [&cluster.node(count)?]).await?;
     let time = cluster.until_written(&mut ccm, count + 1, began).await?;
@@ -238,15 +231,10 @@ async fn measure(program: &Path, count: usize, pairs: bool) -> Result<Figures> {
 
     say("nothing happens");
     let (before, first) = (cluster.cloud.call_counts(), cluster.passes());
-    eventually(LIMIT, async || {
-        (cluster.passes() >= first + QUIET_PASSES).then_some(())
-    })
-    .await
-    .context("no further passes")?;
-    let quiet = (
-        cluster.passes() - first,
-        since(&before, cluster.cloud.call_counts()),
-    );
+    eventually(LIMIT, async || (cluster.passes() >= first + QUIET_PASSES).then_some(()))
+        .await
+        .context("no further passes")?;
+    let quiet = (cluster.passes() - first, since(&before, cluster.cloud.call_counts()));
 
     say("the program restarts");
     ccm.kill()?;

@@ -174,10 +174,7 @@ impl Cluster {
             (octavia.create_time, octavia.update_time, octavia.delete_time) = (CREATE, UPDATE, DELETE);
         });
         let stage = Stage::set(program).await?;
-        let conf = format!(
-            "{}\n[LoadBalancer]\nmanage-security-groups = true\n",
-            cloud.cloud_conf()
-        );
+        let conf = format!("{}\n[LoadBalancer]\nmanage-security-groups = true\n", cloud.cloud_conf());
         stage.write_cloud_config(&conf)?;
         let client = stage.control_plane.client().await?;
         let cluster = Self {
@@ -233,12 +230,7 @@ impl Cluster {
     }
 
     fn check_members(&self, services: usize, nodes: usize) -> Result<()> {
-        let members: usize = self
-            .cloud
-            .load_balancers()
-            .iter()
-            .map(|balancer| balancer.members.len())
-            .sum();
+        let members: usize = self.cloud.load_balancers().iter().map(|balancer| balancer.members.len()).sum();
         let expected = services * nodes * usize::from(PORTS);
         if members != expected {
             bail!("{members} members, not {expected}");
@@ -343,13 +335,7 @@ fn report(all: &[Figures]) -> String {
                 "58 (14 writes), 21.5 s",
                 "9",
             ),
-            (
-                "one node joins",
-                &figures.join,
-                "4 writes, 2 reads and the waiting",
-                "29",
-                "-",
-            ),
+            ("one node joins", &figures.join, "4 writes, 2 reads and the waiting", "29", "-"),
             ("restart", &figures.restart, "0 writes", "25", "-"),
             ("compare", &figures.drift, "0 writes", "25", "-"),
             ("delete", &figures.delete, "9 writes, 5 reads", "18", "-"),

@@ -87,10 +87,7 @@ async fn open_node_ports(acme: Arc<Acme>, context: ControllerContext) {
         loop {
             let all = services.list();
             let ports = all.iter().flat_map(|service| &service.view.ports);
-            let desired = (
-                nodes.list().len(),
-                ports.map(|port| port.node_port).collect::<BTreeSet<_>>(),
-            );
+            let desired = (nodes.list().len(), ports.map(|port| port.node_port).collect::<BTreeSet<_>>());
             // Most changes of nodes do not affect the firewall.
             if updated.as_ref() != Some(&desired) {
                 acme.update_firewall(desired.0, &desired.1);

@@ -189,22 +189,15 @@ impl Election {
         let longest = config.lease_duration + STUCK;
         let seen = leader.clone();
         let check = purpose.check();
-        contest
-            .checks
-            .register_probe(check, Kind::Live, move || match seen.borrow().renewed() {
-                Some(at) if at.elapsed() > longest => {
-                    Err("the lease has expired, and the process still leads".to_owned())
-                }
-                _ => Ok(()),
-            });
+        contest.checks.register_probe(check, Kind::Live, move || match seen.borrow().renewed() {
+            Some(at) if at.elapsed() > longest => {
+                Err("the lease has expired, and the process still leads".to_owned())
+            }
+            _ => Ok(()),
+        });
         let writer = events::Writer::new(contest.client.clone(), contest.event_metrics);
         let elector = Elector::new(
-            ApiServer::new(
-                contest.client.clone(),
-                &config.namespace,
-                name,
-                writer.recorder(COMPONENT),
-            ),
+            ApiServer::new(contest.client.clone(), &config.namespace, name, writer.recorder(COMPONENT)),
             State::new(config, &contest.identity, name),
             fence.clone(),
             contest.metrics.of(name),

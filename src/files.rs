@@ -54,9 +54,7 @@ impl WatchedFiles {
     fn hash(&self, path: &Path) -> Result<u64, io::ErrorKind> {
         let mut bytes = Vec::new();
         let file = File::open(path).map_err(|error| error.kind())?;
-        file.take(MAX_BYTES)
-            .read_to_end(&mut bytes)
-            .map_err(|error| error.kind())?;
+        file.take(MAX_BYTES).read_to_end(&mut bytes).map_err(|error| error.kind())?;
         Ok(self.hasher.hash_one(bytes))
     }
 

@@ -36,10 +36,7 @@ pub(crate) fn start(config: &LoggingConfig) {
     let filter = Verbosity {
         modules: config.modules.clone(),
         others: config.verbosity,
-        providers: registry::all()
-            .iter()
-            .map(|provider| crate_of(provider.module))
-            .collect(),
+        providers: registry::all().iter().map(|provider| crate_of(provider.module)).collect(),
     };
     let events = fmt::layer().with_writer(stderr);
     let events = match config.format {
@@ -51,9 +48,7 @@ pub(crate) fn start(config: &LoggingConfig) {
         OutputFormat::Json => events.json().flatten_event(true).with_span_list(false).boxed(),
     };
     // An error means that a test or an embedding program has its own log already.
-    let _ = tracing_subscriber::registry()
-        .with(events.with_filter(filter))
-        .try_init();
+    let _ = tracing_subscriber::registry().with(events.with_filter(filter)).try_init();
 }
 
 /// The events that are logged. Only the metadata of a place in the code counts, so that each place is checked once.
@@ -241,11 +236,7 @@ mod tests {
             ("", "a", false),
             ("**", "ab", true),
         ] {
-            assert_eq!(
-                glob(pattern.as_bytes(), text.as_bytes()),
-                expected,
-                "{pattern} {text}"
-            );
+            assert_eq!(glob(pattern.as_bytes(), text.as_bytes()), expected, "{pattern} {text}");
         }
     }
 }

@@ -100,10 +100,7 @@ mod tests {
     #[test]
     fn the_reference_has_the_meaning_of_a_metric() {
         assert_eq!(meaning("workqueue_depth"), Some("keys that wait for a worker"));
-        assert_eq!(
-            meaning("ccm_routes"),
-            Some("routes that are due: `done`, `failed`, `pending`")
-        );
+        assert_eq!(meaning("ccm_routes"), Some("routes that are due: `done`, `failed`, `pending`"));
         assert_eq!(meaning("ccm_rout"), None);
     }
 }

@@ -177,13 +177,7 @@ pub(crate) fn parse_with(
     let output = subcommands::output(subcommand, &mut reader);
     let service = subcommands::service(subcommand, &mut reader);
     let (manifests, strict) = subcommands::manifests(subcommand, &mut reader);
-    let config = complete(
-        given.into_iter().collect(),
-        shown,
-        implied,
-        providers,
-        &mut reader,
-    );
+    let config = complete(given.into_iter().collect(), shown, implied, providers, &mut reader);
     errors.append(&mut reader.errors);
     let config = match config {
         Some(config) if errors.is_empty() => config,

@@ -76,10 +76,9 @@ pub(crate) async fn plan(
             let only = only.transpose()?;
             service::plan(&planned, balancers, only.as_ref(), ask, &mut plan).await;
         }
-        (None, Some(_)) if with_services => bail!(
-            "--service: the cloud provider {} has no load balancers",
-            cloud.name()
-        ),
+        (None, Some(_)) if with_services => {
+            bail!("--service: the cloud provider {} has no load balancers", cloud.name())
+        }
         (None, Some(_)) => match config.controllers.elsewhere.get(service::NAME) {
             Some(component) => {
                 bail!("--service: --leader-migration-config assigns the service controller to {component}")

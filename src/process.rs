@@ -117,17 +117,13 @@ fn print_result(result: Option<Printed>) -> ExitCode {
 fn in_runtime<T>(logging: &LoggingConfig, work: impl Future<Output = anyhow::Result<T>>) -> Option<T> {
     logging::start(logging);
     log_panics();
-    let workers = thread::available_parallelism()
-        .map_or(1, usize::from)
-        .min(MAX_WORKERS);
+    let workers = thread::available_parallelism().map_or(1, usize::from).min(MAX_WORKERS);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(workers)
         .thread_name("ccm")
         .enable_all()
         .build();
-    let runtime = runtime
-        .inspect_err(|error| error!(%error, "Failed to start"))
-        .ok()?;
+    let runtime = runtime.inspect_err(|error| error!(%error, "Failed to start")).ok()?;
     let outcome = runtime.block_on(work);
     runtime.shutdown_timeout(LAST_THREADS);
     let log = |error: &anyhow::Error| match error.downcast_ref::<StartProblems>() {
@@ -352,9 +348,7 @@ impl Process {
                 .and_then(|()| Err(anyhow!("the HTTPS server ended unexpectedly"))),
         };
         self.work.abort();
-        self.elections
-            .end(last_writes.max(Instant::now() + CUT_OFF))
-            .await;
+        self.elections.end(last_writes.max(Instant::now() + CUT_OFF)).await;
         // The server ends last, so that the drain can be observed.
         self.stop_server.cancel();
         if !self.server.is_finished() {

@@ -118,18 +118,14 @@ pub(crate) fn find<'a>(name: &str, compiled_in: &[&'a Provider]) -> Result<&'a P
         ));
     }
     if PLANNED.contains(&name) {
-        return Err(format!(
-            "--cloud-provider: {name:?} is not supported by this version yet ({here})"
-        ));
+        return Err(format!("--cloud-provider: {name:?} is not supported by this version yet ({here})"));
     }
     let known = names.iter().chain(FEATURES).copied();
     let hint = match ccm_core::config::suggest::nearest(name, known) {
         Some(near) => format!("; did you mean {near:?}?"),
         None => String::new(),
     };
-    Err(format!(
-        "--cloud-provider: there is no cloud provider {name:?} ({here}){hint}"
-    ))
+    Err(format!("--cloud-provider: there is no cloud provider {name:?} ({here}){hint}"))
 }
 
 #[cfg(test)]
@@ -161,10 +157,7 @@ mod tests {
             ..*provider("acme")
         };
         let error = without_duplicates(vec![Box::leak(Box::new(controllers))]).unwrap_err();
-        assert!(
-            error.contains("acme") && error.contains("\"cloud-node-lifecycle-controller\""),
-            "{error}"
-        );
+        assert!(error.contains("acme") && error.contains("\"cloud-node-lifecycle-controller\""), "{error}");
     }
 
     #[test]
@@ -176,18 +169,9 @@ mod tests {
                 "openstack",
                 "is not compiled into this binary (compiled in: acme); build it with --features openstack",
             ),
-            (
-                "gce",
-                "\"gce\" is not supported by this version yet (compiled in: acme)",
-            ),
-            (
-                "acne",
-                "no cloud provider \"acne\" (compiled in: acme); did you mean \"acme\"?",
-            ),
-            (
-                "somewhere-else",
-                "no cloud provider \"somewhere-else\" (compiled in: acme)",
-            ),
+            ("gce", "\"gce\" is not supported by this version yet (compiled in: acme)"),
+            ("acne", "no cloud provider \"acne\" (compiled in: acme); did you mean \"acme\"?"),
+            ("somewhere-else", "no cloud provider \"somewhere-else\" (compiled in: acme)"),
         ];
         for (name, text) in cases {
             let error = find(name, &compiled_in).unwrap_err();

@@ -217,8 +217,6 @@ impl Reloader {
 
     async fn contents(&self, files: &[PathBuf]) -> Option<Contents> {
         let (watched, files) = (self.files.clone(), files.to_vec());
-        tokio::task::spawn_blocking(move || watched.read(files))
-            .await
-            .ok()
+        tokio::task::spawn_blocking(move || watched.read(files)).await.ok()
     }
 }

@@ -118,9 +118,7 @@ impl Server {
         let (Ok(tls), Ok(access), Ok(listener)) = (tls, access, listener) else {
             return Err(problems);
         };
-        let connections = shown
-            .metrics
-            .with(|registry| Connections::new(MAX_CONNECTIONS, registry));
+        let connections = shown.metrics.with(|registry| Connections::new(MAX_CONNECTIONS, registry));
         Ok(Self {
             listener,
             tls,

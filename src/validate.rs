@@ -126,11 +126,7 @@ impl Verdict {
 
 impl Report {
     pub(crate) fn verdict(&self) -> Verdict {
-        match (
-            self.count(Severity::Unknown),
-            self.count(Severity::Error),
-            self.count(Severity::Warning),
-        ) {
+        match (self.count(Severity::Unknown), self.count(Severity::Error), self.count(Severity::Warning)) {
             (0, 0, 0) => Verdict::Fine,
             (0, 0, _) => Verdict::Warnings,
             (0, ..) => Verdict::Errors,

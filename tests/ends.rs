@@ -48,19 +48,14 @@ async fn the_load_balancer_in_progress_is_created_and_no_other() {
     // One load balancer is being created, and another one waits for the only worker.
     stage.cloud.pause();
     stage.create("first", |_| {}).await;
-    eventually("its creation is in progress", async || {
-        (count_writes("create") == 1).then_some(())
-    })
-    .await;
+    eventually("its creation is in progress", async || (count_writes("create") == 1).then_some(())).await;
     stage.create("second", |_| {}).await;
     stage.service("second", "has its finalizer", has_finalizer).await;
     let mut arrived = signal(SignalKind::terminate()).unwrap();
     terminate();
     arrived.recv().await;
     // The program receives the signal while a Service is created and deleted.
-    stage
-        .create("third", |service| service["spec"]["type"] = "ClusterIP".into())
-        .await;
+    stage.create("third", |service| service["spec"]["type"] = "ClusterIP".into()).await;
     stage.delete("third").await;
     stage.deleted("third").await;
     stage.cloud.resume();
@@ -70,9 +65,7 @@ async fn the_load_balancer_in_progress_is_created_and_no_other() {
     // The next process continues.
     stage.run(|_| {});
     for name in ["first", "second"] {
-        stage
-            .service(name, "is served", |service| !addresses(service).is_empty())
-            .await;
+        stage.service(name, "is served", |service| !addresses(service).is_empty()).await;
     }
     let creates = stage.cloud.writes();
     let creates = creates.iter().filter(|write| write.starts_with("create"));

@@ -41,9 +41,7 @@ fn count(objects: &[Value], kind: &str) -> usize {
 
 /// The only object with Pods.
 fn workload(objects: &[Value]) -> &Value {
-    let mut found = objects
-        .iter()
-        .filter(|object| object["spec"]["template"].is_object());
+    let mut found = objects.iter().filter(|object| object["spec"]["template"].is_object());
     let workload = found.next().expect("an object with Pods");
     assert!(found.next().is_none(), "two objects with Pods");
     workload
@@ -86,19 +84,16 @@ fn arguments(workload: &Value) -> Vec<String> {
         .collect();
     let words = container["args"].as_array().unwrap().iter().map(|word| {
         let word = word.as_str().unwrap().to_owned();
-        environment.iter().fold(word, |word, (name, value)| {
-            word.replace(&format!("$({name})"), value)
-        })
+        environment
+            .iter()
+            .fold(word, |word, (name, value)| word.replace(&format!("$({name})"), value))
     });
     let words: Vec<_> = words.collect();
     assert!(words.iter().all(|word| !word.contains("$(")), "{words:?}");
     // The program reads the config from the path of the mounted Secret.
     let folder = container["volumeMounts"][0]["mountPath"].as_str().unwrap();
     let mut parents = environment.values().map(|value| Path::new(*value).parent());
-    assert!(
-        parents.any(|parent| parent == Some(Path::new(folder))),
-        "{environment:?}"
-    );
+    assert!(parents.any(|parent| parent == Some(Path::new(folder))), "{environment:?}");
     words
 }
 
@@ -194,9 +189,7 @@ fn the_program_accepts_the_flags_of_each_daemon_set_without_a_warning() {
         assert_eq!(config.provider.name, cloud);
         assert!(config.service_accounts);
         let lease = config.election.unwrap().migration.unwrap().lease;
-        let may = objects
-            .iter()
-            .any(|object| object["rules"][0]["resourceNames"] == json!([lease]));
+        let may = objects.iter().any(|object| object["rules"][0]["resourceNames"] == json!([lease]));
         assert!(may, "no role for the Lease {lease}");
         let container = &only(&objects, "DaemonSet")["spec"]["template"]["spec"]["containers"][0];
         let variables = container["env"].as_array().unwrap();
@@ -234,14 +227,10 @@ fn each_overlay_has_the_objects_of_its_name() {
 
         let hosted = build(&[&cloud], &[&COMPONENTS[..], &["hosted"]].concat()).unwrap();
         // Objects for the hosted cluster are not applied in the management cluster.
-        assert_eq!(
-            count(&hosted, "ServiceAccount") + count(&hosted, "ClusterRoleBinding"),
-            0
-        );
+        assert_eq!(count(&hosted, "ServiceAccount") + count(&hosted, "ClusterRoleBinding"), 0);
         assert_eq!(count(&hosted, "Role") + count(&hosted, "ClusterRole"), 0);
-        let mut tokens = hosted
-            .iter()
-            .filter(|object| object["type"] == "kubernetes.io/service-account-token");
+        let mut tokens =
+            hosted.iter().filter(|object| object["type"] == "kubernetes.io/service-account-token");
         assert_eq!(tokens.next(), None);
         let pods = &only(&hosted, "Deployment")["spec"]["template"]["spec"];
         assert_eq!(pods["automountServiceAccountToken"], false);
@@ -256,10 +245,7 @@ fn each_overlay_has_the_objects_of_its_name() {
             "authentication-kubeconfig",
             "authorization-kubeconfig",
         ] {
-            assert!(
-                words.contains(&format!("--{flag}={kubeconfig}")),
-                "{flag}: {words:?}"
-            );
+            assert!(words.contains(&format!("--{flag}={kubeconfig}")), "{flag}: {words:?}");
         }
         match request(&hosted) {
             Some(Request::Run(config)) => assert!(config.service_accounts),
@@ -291,10 +277,7 @@ fn each_overlay_has_the_objects_of_its_name() {
             // The references between the objects of the PodMonitor have the suffix, too.
             let find = |kind: &str, name: &Value| {
                 let is_meant = |object: &&Value| name_of(object) == (&json!(kind), name);
-                objects
-                    .iter()
-                    .find(is_meant)
-                    .unwrap_or_else(|| panic!("no {kind} {name}"))
+                objects.iter().find(is_meant).unwrap_or_else(|| panic!("no {kind} {name}"))
             };
             if let Some(monitor) = objects.iter().find(|object| object["kind"] == "PodMonitor") {
                 let credentials = &monitor["spec"]["podMetricsEndpoints"][0]["authorization"]["credentials"];
@@ -305,10 +288,7 @@ fn each_overlay_has_the_objects_of_its_name() {
                 );
             }
             let selector = &only(&live, "DaemonSet")["spec"]["selector"]["matchLabels"]["k8s-app"];
-            assert_ne!(
-                ours["spec"]["template"]["metadata"]["labels"]["k8s-app"],
-                *selector
-            );
+            assert_ne!(ours["spec"]["template"]["metadata"]["labels"]["k8s-app"], *selector);
             for right in ccm_testbed::manifests::rights(&objects) {
                 assert!(["get", "list", "watch"].contains(&right.verb.as_str()), "{right}");
             }

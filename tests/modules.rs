@@ -20,9 +20,7 @@ fn first_name(path: &str) -> String {
 /// The modules of `crate::..` that the product part of a file names.
 fn imports(text: &str) -> BTreeSet<String> {
     let product = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
-    let code = product
-        .lines()
-        .filter(|line| !line.trim_start().starts_with("//"));
+    let code = product.lines().filter(|line| !line.trim_start().starts_with("//"));
     let code = code.collect::<Vec<_>>().join("\n");
     let mut names = BTreeSet::new();
     for (at, found) in code.match_indices("crate::") {
@@ -71,11 +69,8 @@ fn read(folder: &Path, module: Option<&str>, found: &mut BTreeMap<String, BTreeS
 fn reachable<'a>(from: &str, imports: &'a BTreeMap<String, BTreeSet<String>>) -> BTreeSet<&'a str> {
     let (mut seen, mut next) = (BTreeSet::new(), vec![from]);
     while let Some(module) = next.pop() {
-        for (other, _) in imports
-            .get(module)
-            .into_iter()
-            .flatten()
-            .filter_map(|name| imports.get_key_value(name))
+        for (other, _) in
+            imports.get(module).into_iter().flatten().filter_map(|name| imports.get_key_value(name))
         {
             if other != module && seen.insert(other.as_str()) {
                 next.push(other);
@@ -94,26 +89,17 @@ fn no_module_imports_itself_through_others() {
         read(&root.join(folder), None, &mut found);
         // Every module may name the crate's own items, and the test kit everything.
         found.retain(|module, _| !["lib", "main", "testkit"].contains(&module.as_str()));
-        let reached: BTreeMap<_, _> = found
-            .keys()
-            .map(|module| (module.as_str(), reachable(module, &found)))
-            .collect();
+        let reached: BTreeMap<_, _> =
+            found.keys().map(|module| (module.as_str(), reachable(module, &found))).collect();
         for (module, others) in &reached {
-            let circle: Vec<_> = others
-                .iter()
-                .filter(|other| reached[*other].contains(module))
-                .copied()
-                .collect();
+            let circle: Vec<_> =
+                others.iter().filter(|other| reached[*other].contains(module)).copied().collect();
             if !circle.is_empty() {
                 circles.insert(format!("{folder}: {}", circle.join(", ")));
             }
         }
     }
-    assert_eq!(
-        circles,
-        BTreeSet::<String>::new(),
-        "modules that import each other in a circle"
-    );
+    assert_eq!(circles, BTreeSet::<String>::new(), "modules that import each other in a circle");
 }
 
 #[test]

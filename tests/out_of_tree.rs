@@ -23,14 +23,8 @@ fn a_binary_with_its_own_provider_lists_exactly_that() {
     let output = binaries::out_of_tree().arg("--list-providers").output().unwrap();
     assert!(output.status.success());
     let text = String::from_utf8(output.stdout).unwrap();
-    let names: Vec<_> = text
-        .lines()
-        .filter_map(|line| line.split_whitespace().next())
-        .collect();
-    let mut expected: Vec<_> = ccm_core::registry::all()
-        .iter()
-        .map(|provider| provider.name)
-        .collect();
+    let names: Vec<_> = text.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    let mut expected: Vec<_> = ccm_core::registry::all().iter().map(|provider| provider.name).collect();
     // The features of this build of the workspace add their providers.
     expected.push("acme");
     expected.sort_unstable();
@@ -46,10 +40,7 @@ fn it_has_the_flags_of_every_provider() {
         .unwrap();
     assert_eq!(output.status.code(), Some(1));
     let errors = String::from_utf8(output.stderr).unwrap();
-    assert!(
-        errors.contains("did you mean \"acme\"?") && errors.contains("--secure-port"),
-        "{errors}"
-    );
+    assert!(errors.contains("did you mean \"acme\"?") && errors.contains("--secure-port"), "{errors}");
 }
 
 fn acme(more: &[&str]) -> Output {
@@ -70,10 +61,7 @@ fn help_shows_its_controller_and_its_flag_under_its_name() {
     assert!(flag.starts_with("--acme-firewall-delay <DURATION>\n"), "{help}");
     assert!(section.contains("[default: 1s]"), "{help}");
     let names = help.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(
-        names.contains("service, route; with --cloud-provider=acme also acme-firewall"),
-        "{help}"
-    );
+    assert!(names.contains("service, route; with --cloud-provider=acme also acme-firewall"), "{help}");
 }
 
 #[test]
@@ -115,9 +103,7 @@ fn without_the_provider_its_flag_and_its_controller_are_errors_that_name_it() {
 async fn with_a_service(flags: &[&str]) -> (Stage, Ccm) {
     let stage = Stage::set(binaries::out_of_tree().get_program()).await.unwrap();
     let client = stage.control_plane.client().await.unwrap();
-    nodes::register(&client, &[NodeSpec::new("node-1")])
-        .await
-        .unwrap();
+    nodes::register(&client, &[NodeSpec::new("node-1")]).await.unwrap();
     let service = json!({
         "metadata": {"name": "web"},
         "spec": {"type": "NodePort", "ports": [{"port": 80, "nodePort": 30080}]},
@@ -132,11 +118,7 @@ async fn with_a_service(flags: &[&str]) -> (Stage, Ccm) {
 
 async fn logged(ccm: &Ccm, text: &str) {
     let found = observe::eventually(LIMIT, async || ccm.log().unwrap().contains(text).then_some(())).await;
-    assert!(
-        found.is_some(),
-        "{text:?} is not in the log:\n{}",
-        ccm.log().unwrap()
-    );
+    assert!(found.is_some(), "{text:?} is not in the log:\n{}", ccm.log().unwrap());
 }
 
 async fn metrics(ccm: &Ccm) -> String {
@@ -150,9 +132,7 @@ async fn its_controller_sees_nodes_and_services_and_ends_with_the_process() {
     let (stage, mut ccm) = with_a_service(&["--acme-firewall-delay=10ms"]).await;
     logged(&ccm, "Updated the firewall nodes=1 ports={30080}").await;
     let client = stage.control_plane.client().await.unwrap();
-    nodes::register(&client, &[NodeSpec::new("node-2")])
-        .await
-        .unwrap();
+    nodes::register(&client, &[NodeSpec::new("node-2")]).await.unwrap();
     logged(&ccm, "Updated the firewall nodes=2 ports={30080}").await;
     let text = metrics(&ccm).await;
     for line in [format!("{RUNS} 1"), "acme_firewall_ports 1".to_owned()] {

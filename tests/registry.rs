@@ -49,11 +49,7 @@ fn features_are_the_listed_clouds() {
         })
         .collect();
     assert_eq!(clouds, listed());
-    let all = features
-        .iter()
-        .find(|(name, _)| name == "all-providers")
-        .map(|(_, value)| value)
-        .unwrap();
+    let all = features.iter().find(|(name, _)| name == "all-providers").map(|(_, value)| value).unwrap();
     let all: BTreeSet<_> = all
         .trim_matches(['[', ']'])
         .split(", ")
@@ -85,11 +81,7 @@ fn a_listed_cloud_is_not_in_the_list_of_planned_ones() {
 
 #[test]
 fn exactly_the_enabled_clouds_are_linked_in() {
-    let linked: Vec<_> = providers::registered()
-        .unwrap()
-        .iter()
-        .map(|provider| provider.name)
-        .collect();
+    let linked: Vec<_> = providers::registered().unwrap().iter().map(|provider| provider.name).collect();
     assert_eq!(linked, enabled());
 }
 
@@ -100,10 +92,7 @@ fn the_binary_lists_its_providers() {
         .output()
         .unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
-    let names: Vec<_> = text
-        .lines()
-        .filter_map(|line| line.split_whitespace().next())
-        .collect();
+    let names: Vec<_> = text.lines().filter_map(|line| line.split_whitespace().next()).collect();
     assert_eq!(names, enabled());
     assert_eq!(output.status.success(), !enabled().is_empty());
 }
@@ -122,9 +111,6 @@ fn each_cloud_reports_a_missing_config_file_with_the_other_problems() {
         assert_eq!(output.status.code(), Some(1), "{provider}");
         let log = String::from_utf8(output.stderr).unwrap();
         assert!(log.contains("no/such/cloud.conf"), "{provider}: {log}");
-        assert!(
-            log.contains(problem),
-            "not all problems are reported: {provider}: {log}"
-        );
+        assert!(log.contains(problem), "not all problems are reported: {provider}: {log}");
     }
 }

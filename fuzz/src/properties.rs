@@ -44,10 +44,7 @@ pub(crate) fn gcfg(bytes: &[u8]) {
         assert!(result.is_err(), "a file with syntax errors is refused");
     }
     for pair in errors.windows(2) {
-        assert!(
-            pair[0].position <= pair[1].position,
-            "errors are in the order of the file"
-        );
+        assert!(pair[0].position <= pair[1].position, "errors are in the order of the file");
     }
     if let Err(errors) = result {
         assert!(!errors.problems().is_empty(), "a refused file has a problem");
@@ -58,11 +55,7 @@ pub(crate) fn gcfg(bytes: &[u8]) {
     if errors.is_empty() {
         let (again, errors) = gcfg::parse(write(&document));
         assert_eq!(errors, [], "a written document has no errors");
-        assert_eq!(
-            contents(&again),
-            contents(&document),
-            "a written document is equal"
-        );
+        assert_eq!(contents(&again), contents(&document), "a written document is equal");
     }
 }
 
@@ -92,10 +85,7 @@ fn contents(document: &Document) -> Vec<Contents<'_>> {
                 section.subsection.as_ref().map(|name| name.text.as_str()),
                 entries
                     .map(|entry| {
-                        (
-                            entry.key.text.as_str(),
-                            entry.value.as_ref().map(|value| value.text.as_str()),
-                        )
+                        (entry.key.text.as_str(), entry.value.as_ref().map(|value| value.text.as_str()))
                     })
                     .collect(),
             )

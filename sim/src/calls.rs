@@ -97,10 +97,7 @@ impl CallLog {
             let Some(first) = log.calls.front().map(|call| call.seq) else {
                 return;
             };
-            let Some(index) = seq
-                .checked_sub(first)
-                .and_then(|index| usize::try_from(index).ok())
-            else {
+            let Some(index) = seq.checked_sub(first).and_then(|index| usize::try_from(index).ok()) else {
                 return;
             };
             let Some(call) = log.calls.get_mut(index) else {

@@ -49,9 +49,7 @@ impl Behavior {
 
     /// Sets or removes the request quota of a service, by its name in the call log.
     pub fn set_quota(&self, service: &str, quota: Option<Quota>) {
-        self.traffic
-            .quotas
-            .set(service, quota, self.traffic.clock.elapsed());
+        self.traffic.quotas.set(service, quota, self.traffic.clock.elapsed());
     }
 
     /// Sets how long every answer takes. For the requests of one service or operation, see [`Action::Delay`].
@@ -122,11 +120,7 @@ pub(crate) fn handle(
     request: &Request,
     segments: &[String],
 ) -> Reply {
-    let path: Vec<&str> = segments
-        .iter()
-        .map(String::as_str)
-        .filter(|segment| !segment.is_empty())
-        .collect();
+    let path: Vec<&str> = segments.iter().map(String::as_str).filter(|segment| !segment.is_empty()).collect();
     let method = request.method.as_str();
     let behavior = Behavior::new(Arc::clone(cloud), Arc::clone(traffic));
     let answer = match behavior.answer(request, method, &path) {
@@ -136,10 +130,9 @@ pub(crate) fn handle(
     let problem = |status, message: &str| Reply::json(status, &json!({ "error": message }));
     match answer {
         Ok(Some(reply)) => reply,
-        Ok(None) => problem(
-            StatusCode::NOT_FOUND,
-            &format!("no control operation {method} {}", request.path),
-        ),
+        Ok(None) => {
+            problem(StatusCode::NOT_FOUND, &format!("no control operation {method} {}", request.path))
+        }
         Err(error @ Error::Unknown { .. }) => problem(StatusCode::NOT_FOUND, &error.to_string()),
         Err(error) => problem(StatusCode::BAD_REQUEST, &error.to_string()),
     }
@@ -188,10 +181,7 @@ impl Behavior {
     fn answer(&self, request: &Request, method: &str, path: &[&str]) -> Answer {
         match (method, path) {
             ("GET", ["calls"]) => {
-                let since = request
-                    .last("since")
-                    .and_then(|since| since.parse().ok())
-                    .unwrap_or(0);
+                let since = request.last("since").and_then(|since| since.parse().ok()).unwrap_or(0);
                 let op = request.last("op");
                 let mut calls = self.calls();
                 calls.retain(|call| call.seq > since && op.is_none_or(|op| call.op == op));

@@ -235,9 +235,7 @@ impl Rules for DigitalOceanRules {
         let (_, collection, name) = *COLLECTIONS.iter().find(|(known, ..)| *known == prefix)?;
         let outcome = match (collection, verb) {
             (_, "list") => Ok((StatusCode::OK, Some(list(call, collection)))),
-            (_, "get") => call
-                .find(collection)
-                .map(|found| (StatusCode::OK, Some(found.id.clone().into()))),
+            (_, "get") => call.find(collection).map(|found| (StatusCode::OK, Some(found.id.clone().into()))),
             ("load_balancers" | "firewalls", "delete") => call.find(collection).map(|found| {
                 call.store.remove(collection, &found.id);
                 (StatusCode::NO_CONTENT, None)
@@ -348,10 +346,7 @@ fn check(
         if !certificate.is_empty() && call.store.get("certificates", &certificate).is_none() {
             return invalid(format!("certificate {certificate} does not exist"));
         }
-        if rule["entry_port"]
-            .as_u64()
-            .is_some_and(|port| RESERVED_PORTS.contains(&port))
-        {
+        if rule["entry_port"].as_u64().is_some_and(|port| RESERVED_PORTS.contains(&port)) {
             return invalid(format!("entry port {} is reserved", rule["entry_port"]));
         }
     }
@@ -419,9 +414,7 @@ fn region(slug: &str) -> Value {
 
 /// An address derived from an ID.
 fn address(id: &str) -> Ipv4Addr {
-    let last = id
-        .bytes()
-        .fold(0_u8, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte));
+    let last = id.bytes().fold(0_u8, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte));
     Ipv4Addr::new(203, 0, 113, last)
 }
 

@@ -147,10 +147,7 @@ impl Call<'_> {
         let id = self.path.first().map(String::as_str).unwrap_or_default();
         let found = self.store.get(collection, id).cloned();
         found.ok_or_else(|| {
-            Fault::new(
-                StatusCode::NOT_FOUND,
-                "The resource you requested could not be found.",
-            )
+            Fault::new(StatusCode::NOT_FOUND, "The resource you requested could not be found.")
         })
     }
 
@@ -171,12 +168,7 @@ impl Call<'_> {
                 self.body.is_null() || self.body.get(field).and_then(Value::as_str) == Some(&revision)
             }
         };
-        let fault = || {
-            Fault::new(
-                StatusCode::PRECONDITION_FAILED,
-                "The resource was changed meanwhile.",
-            )
-        };
+        let fault = || Fault::new(StatusCode::PRECONDITION_FAILED, "The resource was changed meanwhile.");
         matches.then_some(found).ok_or_else(fault)
     }
 
@@ -207,16 +199,9 @@ impl Call<'_> {
 
     /// A page of the documents that match a filter.
     pub(crate) fn page(&self, collection: &str, filter: impl Fn(&Document) -> bool) -> Value {
-        let found: Vec<&Arc<Document>> = self
-            .store
-            .all(collection)
-            .filter(|document| filter(document))
-            .collect();
-        let number = |name: &str| {
-            self.request
-                .last(name)
-                .and_then(|text| text.parse::<usize>().ok())
-        };
+        let found: Vec<&Arc<Document>> =
+            self.store.all(collection).filter(|document| filter(document)).collect();
+        let number = |name: &str| self.request.last(name).and_then(|text| text.parse::<usize>().ok());
         let shown = |start: usize, size: usize| -> Value {
             let page = found.iter().skip(start).take(size);
             page.map(|document| self.show(document)).collect()
@@ -362,9 +347,7 @@ impl Documents {
         let checked = request.and_then(|(request, name)| {
             let operation = self.description.operation(name)?;
             let (status, headers) = (status.as_u16(), &reply.headers);
-            let checked = self
-                .description
-                .check_answer(operation, status, headers, body.as_ref());
+            let checked = self.description.check_answer(operation, status, headers, body.as_ref());
             Some((request, checked.err()?))
         });
         let Some((request, violation)) = checked else {
@@ -392,9 +375,8 @@ impl Cloud for Documents {
 
     fn target(&self, request: &Request) -> Target {
         let found = self.description.find(&request.method, &segments(&request.path));
-        let (op, rest) = found.map_or(("unknown", Vec::new()), |(operation, rest)| {
-            (operation.name.as_str(), rest)
-        });
+        let (op, rest) =
+            found.map_or(("unknown", Vec::new()), |(operation, rest)| (operation.name.as_str(), rest));
         Target {
             service: self.rules.service(),
             region: String::new(),
@@ -471,10 +453,7 @@ pub struct Control {
 
 impl std::fmt::Debug for Control {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter
-            .debug_struct("Control")
-            .field("base", &self.cloud.base)
-            .finish_non_exhaustive()
+        formatter.debug_struct("Control").field("base", &self.cloud.base).finish_non_exhaustive()
     }
 }
 
@@ -501,9 +480,7 @@ impl Control {
     pub fn documents(&self, collection: &str) -> Vec<Value> {
         self.cloud.with_store(|store| {
             let found = store.all(collection);
-            found
-                .map(|document| Value::Object(document.fields.clone()))
-                .collect()
+            found.map(|document| Value::Object(document.fields.clone())).collect()
         })
     }
 
@@ -517,8 +494,7 @@ impl Control {
 
     /// Creates a document with defaults for missing fields, and returns its ID.
     pub fn create(&self, collection: &str, fields: Map<String, Value>) -> String {
-        self.cloud
-            .with_store(|store| self.cloud.insert(store, collection, fields))
+        self.cloud.with_store(|store| self.cloud.insert(store, collection, fields))
     }
 
     /// Changes fields of a document like another client.
@@ -571,10 +547,7 @@ pub(crate) struct Checked(pub(crate) Control);
 impl Drop for Checked {
     fn drop(&mut self) {
         let violations = self.0.take_violations();
-        assert!(
-            violations.is_empty() || std::thread::panicking(),
-            "{violations:#?}"
-        );
+        assert!(violations.is_empty() || std::thread::panicking(), "{violations:#?}");
     }
 }
 
@@ -585,9 +558,7 @@ pub(crate) async fn start(
     description: &'static std::result::Result<Description, String>,
     rules: Box<dyn Rules>,
 ) -> Result<(Control, Server)> {
-    let description = description
-        .as_ref()
-        .map_err(|error| Error::Invalid(error.clone()))?;
+    let description = description.as_ref().map_err(|error| Error::Invalid(error.clone()))?;
     let (listener, address) = bind(listen).await?;
     let traffic = Arc::new(Traffic::new(Arc::new(Clock::new()), 8190));
     let cloud = Arc::new(Documents {

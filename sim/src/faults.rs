@@ -82,10 +82,7 @@ impl Fault {
     pub(crate) fn matches(&self, service: &str, method: &str, target: &str, op: &str) -> bool {
         let is = |want: &Option<String>, have: &str| want.as_deref().is_none_or(|want| want == have);
         is(&self.service, service)
-            && self
-                .method
-                .as_deref()
-                .is_none_or(|want| want.eq_ignore_ascii_case(method))
+            && self.method.as_deref().is_none_or(|want| want.eq_ignore_ascii_case(method))
             && is(&self.op, op)
             && self.path.as_deref().is_none_or(|part| target.contains(part))
     }

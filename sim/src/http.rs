@@ -24,9 +24,7 @@ pub(crate) struct Request {
 impl Request {
     pub(crate) fn new(parts: &http::request::Parts, body: Bytes) -> Self {
         let query = parts.uri.query().unwrap_or_default().to_owned();
-        let params = url::form_urlencoded::parse(query.as_bytes())
-            .into_owned()
-            .collect();
+        let params = url::form_urlencoded::parse(query.as_bytes()).into_owned().collect();
         Self {
             method: parts.method.clone(),
             path: parts.uri.path().to_owned(),
@@ -44,10 +42,7 @@ impl Request {
 
     /// All values of a query parameter.
     pub(crate) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> + 'a {
-        self.params
-            .iter()
-            .filter(move |(key, _)| key == name)
-            .map(|(_, value)| value.as_str())
+        self.params.iter().filter(move |(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
     /// The last value of a query parameter.

@@ -194,30 +194,23 @@ impl OpenStackCloud {
 
     /// The answer to an unknown request.
     fn missing(&self, request: &Request, target: &Target) -> Reply {
-        let message = format!(
-            "The simulator does not have {} {}.",
-            request.method,
-            request.target()
-        );
+        let message = format!("The simulator does not have {} {}.", request.method, request.target());
         error(target.service, StatusCode::NOT_IMPLEMENTED, &message)
     }
 
     /// The caller of a request; an error answer if the token is not valid.
     fn caller(&self, request: &Request) -> std::result::Result<Caller, Box<Reply>> {
         let identity = self.identity.read();
-        let token = request
-            .header("x-auth-token")
-            .and_then(|id| identity.token(id, self.clock.now()));
+        let token = request.header("x-auth-token").and_then(|id| identity.token(id, self.clock.now()));
         let Some(token) = token else {
             let reply = keystone::error(
                 StatusCode::UNAUTHORIZED,
                 "The request you have made requires authentication.",
                 None,
             );
-            return Err(Box::new(reply.with(
-                "WWW-Authenticate",
-                &format!("Keystone uri=\"{}/identity/v3\"", self.base),
-            )));
+            return Err(Box::new(
+                reply.with("WWW-Authenticate", &format!("Keystone uri=\"{}/identity/v3\"", self.base)),
+            ));
         };
         Ok(identity.caller(token))
     }
@@ -368,12 +361,7 @@ impl OpenStackCloud {
     /// Applies the due changes of load balancers.
     fn settle(&self) {
         let now = self.clock.now();
-        if !self
-            .regions
-            .read()
-            .iter()
-            .any(|region| region.balancing.is_due(now))
-        {
+        if !self.regions.read().iter().any(|region| region.balancing.is_due(now)) {
             return;
         }
         let mut regions = self.regions.write();

@@ -99,9 +99,7 @@ impl Quotas {
         let Some(bucket) = buckets.get_mut(service) else {
             return Ok(());
         };
-        bucket
-            .take(now)
-            .map_err(|wait| (wait.as_secs_f64().ceil() as u64).max(1))
+        bucket.take(now).map_err(|wait| (wait.as_secs_f64().ceil() as u64).max(1))
     }
 }
 
@@ -121,10 +119,6 @@ mod tests {
         assert_eq!(quotas.take("compute", Duration::ZERO), Ok(()));
         assert_eq!(quotas.take("compute", Duration::ZERO), Err(2));
         assert_eq!(quotas.take("compute", Duration::from_secs(2)), Ok(()));
-        assert_eq!(
-            quotas.take("network", Duration::ZERO),
-            Ok(()),
-            "another service has its own quota"
-        );
+        assert_eq!(quotas.take("network", Duration::ZERO), Ok(()), "another service has its own quota");
     }
 }

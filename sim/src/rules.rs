@@ -130,10 +130,7 @@ impl<R: Rule> Rules<R> {
             if state.matched < when.nth || when.count.is_some_and(|count| state.fired >= count) {
                 continue;
             }
-            if when
-                .probability
-                .is_some_and(|probability| rng.random::<f64>() >= probability)
-            {
+            if when.probability.is_some_and(|probability| rng.random::<f64>() >= probability) {
                 continue;
             }
             state.fired += 1;

@@ -171,16 +171,12 @@ async fn serve(
     let mut entry = Entry::open(&request, &target, traffic, line);
     let verdict = traffic.faults.decide(|armed| {
         let method = request.method.as_str();
-        armed
-            .fault
-            .matches(target.service, method, &request.target(), target.op)
+        armed.fault.matches(target.service, method, &request.target(), target.op)
     });
     let (rule, armed) = verdict.rule.unzip();
     let (action, snapshot) = armed.map(|armed| (armed.fault.action, armed.snapshot)).unzip();
     if let Some(action) = &action {
-        traffic
-            .calls
-            .update(entry.seq, |call| call.fault = Some(action.name()));
+        traffic.calls.update(entry.seq, |call| call.fault = Some(action.name()));
     }
     let rule = rule.unwrap_or_default();
     let answer_time = *traffic.latency.lock() + verdict.delay;
@@ -212,9 +208,7 @@ async fn serve(
         Some(Action::Truncate { bytes }) => {
             let reply = handle();
             // At least one byte is missing, or the body would not be cut.
-            let sent = bytes
-                .unwrap_or(reply.body.len() / 2)
-                .min(reply.body.len().saturating_sub(1));
+            let sent = bytes.unwrap_or(reply.body.len() / 2).min(reply.body.len().saturating_sub(1));
             Ok(entry.close(reply, Some(sent)))
         }
         Some(Action::Timeout) => std::future::pending().await,
@@ -295,9 +289,7 @@ fn cut(mut reply: Reply, sent: usize, line: Arc<Line>) -> Response<WireBody> {
     let mut body = std::mem::take(&mut reply.body);
     body.truncate(sent);
     let mut response = whole(reply).map(|_| WireBody::cut(body, line));
-    response
-        .headers_mut()
-        .insert(http::header::CONTENT_LENGTH, promised.into());
+    response.headers_mut().insert(http::header::CONTENT_LENGTH, promised.into());
     response
 }
 
@@ -355,8 +347,6 @@ impl<'a> Entry<'a> {
 impl Drop for Entry<'_> {
     fn drop(&mut self) {
         let duration = self.traffic.clock.uptime().saturating_sub(self.started);
-        self.traffic
-            .calls
-            .update(self.seq, |call| call.duration = duration);
+        self.traffic.calls.update(self.seq, |call| call.duration = duration);
     }
 }

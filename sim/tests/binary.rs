@@ -12,11 +12,7 @@ use serde_json::Value;
 fn get(url: &str) -> String {
     let (host, path) = url.strip_prefix("http://").unwrap().split_once('/').unwrap();
     let mut stream = TcpStream::connect(host).unwrap();
-    write!(
-        stream,
-        "GET /{path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
-    )
-    .unwrap();
+    write!(stream, "GET /{path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     answer
@@ -25,14 +21,10 @@ fn get(url: &str) -> String {
 #[test]
 fn prints_where_it_listens_and_stops_on_sigterm() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ccm-sim"));
-    command
-        .args(["openstack", "--servers", "3", "--region", "Here"])
-        .stdout(Stdio::piped());
+    command.args(["openstack", "--servers", "3", "--region", "Here"]).stdout(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap())
-        .read_line(&mut line)
-        .unwrap();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let ready: Value = serde_json::from_str(&line).unwrap();
     assert_eq!(ready["region"], "Here");
     assert!(ready["cloud_conf"].as_str().unwrap().contains("region=\"Here\""));
@@ -46,14 +38,10 @@ fn prints_where_it_listens_and_stops_on_sigterm() {
 #[test]
 fn runs_a_digitalocean_with_droplets() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ccm-sim"));
-    command
-        .args(["digitalocean", "--droplets", "2"])
-        .stdout(Stdio::piped());
+    command.args(["digitalocean", "--droplets", "2"]).stdout(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap())
-        .read_line(&mut line)
-        .unwrap();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let ready: Value = serde_json::from_str(&line).unwrap();
     assert!(ready["token"].is_string());
     assert!(get(ready["control_url"].as_str().unwrap()).contains("\"service\":\"digitalocean\""));
@@ -69,14 +57,8 @@ fn an_address_that_is_taken_is_an_error() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let mut command = Command::new(env!("CARGO_BIN_EXE_ccm-sim"));
-    let output = command
-        .args(["openstack", "--listen", &address])
-        .output()
-        .unwrap();
+    let output = command.args(["openstack", "--listen", &address]).output().unwrap();
     assert!(!output.status.success());
     let said = String::from_utf8(output.stderr).unwrap();
-    assert!(
-        said.contains(&format!("ccm-sim: cannot listen on {address}")),
-        "{said}"
-    );
+    assert!(said.contains(&format!("ccm-sim: cannot listen on {address}")), "{said}");
 }

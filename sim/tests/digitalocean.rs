@@ -30,9 +30,7 @@ impl Session {
             let _installed = rustls::crypto::aws_lc_rs::default_provider().install_default();
         });
         let token = config.token.clone();
-        let http = reqwest::Client::builder()
-            .no_proxy()
-            .timeout(Duration::from_secs(20));
+        let http = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(20));
         Self {
             cloud: DigitalOcean::start(config).await.unwrap(),
             http: http.build().unwrap(),
@@ -131,10 +129,7 @@ async fn an_invalid_answer_is_not_sent() {
     let answer = session.get("/v2/droplets").await;
     assert_eq!(answer.status, 500);
     let message = answer.json["message"].as_str().unwrap();
-    assert!(
-        message.contains("body/droplets/0/status: \"sleeping\" is not one of"),
-        "{message}"
-    );
+    assert!(message.contains("body/droplets/0/status: \"sleeping\" is not one of"), "{message}");
     assert_eq!(session.cloud.take_violations().len(), 1);
 }
 
@@ -146,9 +141,7 @@ async fn a_load_balancer_is_created_changed_and_deleted() {
     };
     let session = Session::with(config).await;
     let droplets = session.droplets(2);
-    let made = session
-        .send(Method::POST, "/v2/load_balancers", &balancer("web", &droplets))
-        .await;
+    let made = session.send(Method::POST, "/v2/load_balancers", &balancer("web", &droplets)).await;
     assert_eq!(made.status, 202, "{}", made.json);
     let id = made.json["load_balancer"]["id"].as_str().unwrap();
     let path = format!("/v2/load_balancers/{id}");
@@ -173,14 +166,8 @@ async fn a_load_balancer_is_created_changed_and_deleted() {
     let changed = session.send(Method::PUT, &path, &body).await.json;
     assert_eq!(changed["load_balancer"]["enable_proxy_protocol"], false);
 
-    assert_eq!(
-        session.send(Method::DELETE, &path, &Value::Null).await.status,
-        204
-    );
-    assert_eq!(
-        session.send(Method::DELETE, &path, &Value::Null).await.status,
-        404
-    );
+    assert_eq!(session.send(Method::DELETE, &path, &Value::Null).await.status, 204);
+    assert_eq!(session.send(Method::DELETE, &path, &Value::Null).await.status, 404);
     assert_eq!(session.get("/v2/load_balancers").await.json["meta"]["total"], 0);
     let counts = session.cloud.call_counts();
     assert_eq!(counts["loadBalancers_create"], 1);
@@ -191,17 +178,9 @@ async fn a_load_balancer_is_created_changed_and_deleted() {
 async fn a_creation_may_end_in_an_error() {
     let session = Session::start().await;
     session.cloud.fail_next_changes(1);
-    let made = session
-        .send(Method::POST, "/v2/load_balancers", &balancer("web", &[]))
-        .await;
-    let path = format!(
-        "/v2/load_balancers/{}",
-        made.json["load_balancer"]["id"].as_str().unwrap()
-    );
-    assert_eq!(
-        session.get(&path).await.json["load_balancer"]["status"],
-        "errored"
-    );
+    let made = session.send(Method::POST, "/v2/load_balancers", &balancer("web", &[])).await;
+    let path = format!("/v2/load_balancers/{}", made.json["load_balancer"]["id"].as_str().unwrap());
+    assert_eq!(session.get(&path).await.json["load_balancer"]["status"], "errored");
 }
 
 #[tokio::test]
@@ -223,43 +202,22 @@ async fn requests_that_the_description_or_the_service_refuses() {
     };
     let rule = |port: u64, protocol: &str| json!([{"entry_protocol": protocol, "entry_port": port, "target_protocol": "tcp", "target_port": 1}]);
     for (body, reason) in [
-        (
-            with("forwarding_rules", json!([])),
-            "body/forwarding_rules: [] has less than 1 item",
-        ),
+        (with("forwarding_rules", json!([])), "body/forwarding_rules: [] has less than 1 item"),
         (
             with("forwarding_rules", rule(80, "sctp")),
             "body/forwarding_rules/0/entry_protocol: \"sctp\" is not one of",
         ),
-        (
-            with("http_idle_timeout_seconds", json!(10)),
-            "less than the minimum of 30",
-        ),
+        (with("http_idle_timeout_seconds", json!(10)), "less than the minimum of 30"),
         (with("tag", json!("both")), "oneOf"),
+        (with("region", json!("moon1")), "body/region: \"moon1\" is not one of"),
+        (with("tsl_cipher_policy", json!("STRONG")), "'tsl_cipher_policy' was unexpected"),
         (
-            with("region", json!("moon1")),
-            "body/region: \"moon1\" is not one of",
-        ),
-        (
-            with("tsl_cipher_policy", json!("STRONG")),
-            "'tsl_cipher_policy' was unexpected",
-        ),
-        (
-            with(
-                "health_check",
-                json!({"protocol": "tcp", "port": 1, "colour": "red"}),
-            ),
+            with("health_check", json!({"protocol": "tcp", "port": 1, "colour": "red"})),
             "'colour' was unexpected",
         ),
-        (
-            balancer("taken", &[]),
-            "already a load balancer with the name taken",
-        ),
+        (balancer("taken", &[]), "already a load balancer with the name taken"),
         (balancer("web", &[77]), "droplet 77 does not exist"),
-        (
-            with("forwarding_rules", rule(50053, "tcp")),
-            "entry port 50053 is reserved",
-        ),
+        (with("forwarding_rules", rule(50053, "tcp")), "entry port 50053 is reserved"),
     ] {
         let answer = post(body.clone()).await;
         assert_eq!(answer.status, 422, "{body}: {}", answer.json);
@@ -271,10 +229,7 @@ async fn requests_that_the_description_or_the_service_refuses() {
     let vpc = "/v2/vpcs/5a4981aa-9653-4bd1-bef5-d6bff52042e4";
     let absent = session.send(Method::DELETE, vpc, &Value::Null).await;
     assert_eq!(absent.status, 501);
-    assert_eq!(
-        absent.json["message"],
-        "The simulator does not have this operation."
-    );
+    assert_eq!(absent.json["message"], "The simulator does not have this operation.");
     assert_eq!(session.get("/v2/nothing").await.status, 404);
     let violations = session.cloud.take_violations();
     assert_eq!(violations.len(), 9, "{violations:#?}");
@@ -303,9 +258,7 @@ async fn rate_limits_are_announced_and_kept() {
 async fn faults_and_the_control_api_are_those_of_every_cloud() {
     let session = Session::start().await;
     session.droplets(1);
-    session
-        .cloud
-        .add_fault(Fault::on("droplets_list", Action::StaleRead).once());
+    session.cloud.add_fault(Fault::on("droplets_list", Action::StaleRead).once());
     session.droplets(1);
     assert_eq!(session.get("/v2/droplets").await.json["meta"]["total"], 1);
     assert_eq!(session.get("/v2/droplets").await.json["meta"]["total"], 2);
@@ -318,18 +271,11 @@ async fn faults_and_the_control_api_are_those_of_every_cloud() {
     let refused = session.get("/v2/droplets").await;
     assert_eq!(refused.status, 503);
     assert_eq!(refused.json["id"], "service_unavailable");
-    let calls = sim(Method::GET, "/calls?op=droplets_list", Value::Null)
-        .await
-        .json;
+    let calls = sim(Method::GET, "/calls?op=droplets_list", Value::Null).await.json;
     let calls = calls["calls"].as_array().unwrap();
     assert_eq!(calls.len(), 3);
     assert_eq!(calls[2]["fault"], "status");
-    let made = sim(
-        Method::POST,
-        "/documents/droplets",
-        json!({"name": "node-9", "tags": ["k8s"]}),
-    )
-    .await;
+    let made = sim(Method::POST, "/documents/droplets", json!({"name": "node-9", "tags": ["k8s"]})).await;
     let id = made.json["id"].as_str().unwrap();
     let tagged = session.get("/v2/droplets?tag_name=k8s").await.json;
     assert_eq!(tagged["droplets"][0]["id"].to_string(), id);
@@ -342,8 +288,6 @@ async fn faults_and_the_control_api_are_those_of_every_cloud() {
     assert_eq!(all["droplets"].as_array().unwrap().len(), 2);
     let limit = sim(Method::PUT, "/limits/load_balancers", json!({"count": 0})).await;
     assert_eq!(limit.status, 204);
-    let refused = session
-        .send(Method::POST, "/v2/load_balancers", &balancer("web", &[]))
-        .await;
+    let refused = session.send(Method::POST, "/v2/load_balancers", &balancer("web", &[])).await;
     assert_eq!(refused.status, 422);
 }

@@ -56,9 +56,8 @@ impl Accounts {
     /// The client of this name, with the account of this name. Sends nothing before its first request.
     pub(crate) fn client(&self, name: &'static str) -> anyhow::Result<Client> {
         let account = Account::new(name, self.client.clone());
-        self.work.client_with(Some(name), move |transport, request| {
-            Arc::clone(&account).send(transport, request)
-        })
+        self.work
+            .client_with(Some(name), move |transport, request| Arc::clone(&account).send(transport, request))
     }
 }
 
@@ -115,9 +114,7 @@ impl Account {
         request.headers_mut().insert(header::AUTHORIZATION, token.clone());
         let (head, body) = request.into_parts();
         // `None` if its body cannot be sent twice.
-        let again = body
-            .try_clone()
-            .map(|body| Request::from_parts(head.clone(), body));
+        let again = body.try_clone().map(|body| Request::from_parts(head.clone(), body));
         let answer = client.send(Request::from_parts(head, body)).await?;
         if answer.status() != StatusCode::UNAUTHORIZED {
             return Ok(answer);
@@ -252,10 +249,7 @@ impl Account {
     async fn request(&self) -> Result<Token, Failure> {
         let failed = |error| Failure::Request("create serviceaccounts/token", error);
         let began = Instant::now();
-        let path = format!(
-            "/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{}/token",
-            self.name
-        );
+        let path = format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{}/token", self.name);
         let body = json!({
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "TokenRequest",

@@ -117,8 +117,7 @@ impl ApiServer {
             versions: Versions::Http1,
             ..self.connection()
         };
-        self.connect(connection, None, None, timeout)?
-            .client(Some("leader-election"))
+        self.connect(connection, None, None, timeout)?.client(Some("leader-election"))
     }
 
     /// The client for reviews of clients of the HTTPS server. Every replica sends reviews, leader or not, with its own retries.
@@ -127,8 +126,7 @@ impl ApiServer {
             retries: false,
             ..self.connection()
         };
-        self.connect(connection, None, Some(REVIEW_LIMIT), HEAD_TIMEOUT)?
-            .client(None)
+        self.connect(connection, None, Some(REVIEW_LIMIT), HEAD_TIMEOUT)?.client(None)
     }
 
     fn connection(&self) -> Connection {
@@ -418,11 +416,7 @@ mod tests {
     }
 
     async fn send(client: &Client, method: Method) -> Result<String, String> {
-        let request = Request::builder()
-            .method(method)
-            .uri("/x")
-            .body(Vec::new())
-            .unwrap();
+        let request = Request::builder().method(method).uri("/x").body(Vec::new()).unwrap();
         let answer = client.request_text(request).await;
         answer.map_err(|error| ccm_core::error::report(&error))
     }

@@ -151,10 +151,7 @@ mod tests {
     async fn requests_count_by_code_method_and_host() {
         let mut registry = Registry::default();
         let requests = ApiRequests::register(&mut registry);
-        let measure = Measure::new(
-            &requests,
-            &Uri::from_static("https://user:secret@10.0.0.1:6443/base"),
-        );
+        let measure = Measure::new(&requests, &Uri::from_static("https://user:secret@10.0.0.1:6443/base"));
         let send = async |method, answer: Option<Result<Response<()>, ()>>| {
             let request = Request::builder().method(method).uri("/here");
             let body = kube::client::Body::from(vec![0; 300]);

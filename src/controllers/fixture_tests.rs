@@ -113,23 +113,14 @@ async fn a_new_leader_lists_what_a_failing_watch_may_have_missed() {
     let counts = (Arc::clone(&lists), Arc::clone(&watches));
     let client = answering::client(move |request| {
         let (lists, watches) = &counts;
-        let answer = if request
-            .uri()
-            .query()
-            .is_some_and(|query| query.contains("watch=true"))
-        {
+        let answer = if request.uri().query().is_some_and(|query| query.contains("watch=true")) {
             watches.fetch_add(1, Ordering::Relaxed);
             answering::failure(503)
         } else {
             let nodes = 0..=lists.fetch_add(1, Ordering::Relaxed);
-            let items: Vec<_> = nodes
-                .map(|node| json!({"metadata": {"name": format!("n{node}")}}))
-                .collect();
+            let items: Vec<_> = nodes.map(|node| json!({"metadata": {"name": format!("n{node}")}})).collect();
             let metadata = json!({"resourceVersion": "1"});
-            (
-                200,
-                json!({"apiVersion": "v1", "kind": "NodeList", "metadata": metadata, "items": items}),
-            )
+            (200, json!({"apiVersion": "v1", "kind": "NodeList", "metadata": metadata, "items": items}))
         };
         std::future::ready(answer)
     });

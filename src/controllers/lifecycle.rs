@@ -143,11 +143,7 @@ impl LifecycleController {
             brake: Brake::default(),
             forbidden: None,
             reports: Reports::new(recorder),
-            recovered: Arc::new(WorkQueue::new(
-                BACKOFF,
-                "node_recovered",
-                context.metrics.queues(),
-            )),
+            recovered: Arc::new(WorkQueue::new(BACKOFF, "node_recovered", context.metrics.queues())),
             earliest_pass: Instant::now(),
             turn: 0,
             metrics: context.metrics.with(LifecycleMetrics::register),
@@ -233,10 +229,7 @@ impl LifecycleController {
             due: due.iter().map(|node| Arc::clone(&node.view)).collect(),
             ..Questions::default()
         };
-        if due
-            .iter()
-            .any(|node| self.not_ready.needs_comparison(&node.view.name, began))
-        {
+        if due.iter().any(|node| self.not_ready.needs_comparison(&node.view.name, began)) {
             let found = self.not_ready.iter();
             let found = found
                 .filter(|known| known.answer.is_some_and(Answer::is_present) && !known.is_asked())
@@ -311,12 +304,10 @@ impl LifecycleController {
         }
         let mut blocked = decision.blocked;
         blocked.retain(|(node, reason)| self.not_ready.block(&node.view.name, *reason));
-        self.reports
-            .publish(&blocked, &decision.totals, &self.cloud.scope());
+        self.reports.publish(&blocked, &decision.totals, &self.cloud.scope());
         if let Some(slot) = self.brake.next_slot() {
             // If one of them is running, the next one is due when it has ended.
-            self.not_ready
-                .ask_some(slot.max(Instant::now() + self.config.monitor_period));
+            self.not_ready.ask_some(slot.max(Instant::now() + self.config.monitor_period));
         }
     }
 

@@ -120,11 +120,7 @@ impl NodeController {
             () = self.nodes.synced() => {}
             () = self.shutdown.cancelled() => return,
         }
-        info!(
-            controller = COMPONENT,
-            nodes = self.nodes.list().len(),
-            "Controller started"
-        );
+        info!(controller = COMPONENT, nodes = self.nodes.list().len(), "Controller started");
         let mut tasks = JoinSet::new();
         tasks.spawn(Arc::clone(&self).refresh_forever());
         let mut full = false;

@@ -157,11 +157,7 @@ pub(crate) fn network_condition(available: bool) -> (&'static str, &'static str,
     if available {
         ("False", "RouteCreated", "RouteController created a route")
     } else {
-        (
-            "True",
-            "NoRouteCreated",
-            "RouteController failed to create a route",
-        )
+        ("True", "NoRouteCreated", "RouteController failed to create a route")
     }
 }
 

@@ -60,22 +60,18 @@ impl NodeWriter {
             NodeAction::Initialize(desired) => self.initialize(node, desired).await,
             NodeAction::SetAddresses { addresses, .. } => {
                 let patch = addresses_patch(uid, addresses);
-                self.patched(node, self.api.patch_status(name, &params, &patch).await)
-                    .await
+                self.patched(node, self.api.patch_status(name, &params, &patch).await).await
             }
             NodeAction::SetLabels { labels, .. } => {
                 let patch = labels_patch(uid, labels);
-                self.patched(node, self.api.patch(name, &params, &patch).await)
-                    .await
+                self.patched(node, self.api.patch(name, &params, &patch).await).await
             }
             NodeAction::SetShutdownTaint(set) => {
-                self.patch_guarded(node, node.clone(), |current| shutdown_taint(current, *set))
-                    .await
+                self.patch_guarded(node, node.clone(), |current| shutdown_taint(current, *set)).await
             }
             NodeAction::SetNetworkAvailable(available) => {
                 let patch = Patch::Strategic(condition_patch(uid, *available, Timestamp::now()));
-                self.patched(node, self.api.patch_status(name, &params, &patch).await)
-                    .await
+                self.patched(node, self.api.patch_status(name, &params, &patch).await).await
             }
             NodeAction::Delete(_) => {
                 let parameters = DeleteParams::default().preconditions(Preconditions {
@@ -116,8 +112,7 @@ impl NodeWriter {
                 failed => return self.patched(node, failed).await,
             }
         }
-        self.patch_guarded(node, current, |current| initialization(current, desired))
-            .await
+        self.patch_guarded(node, current, |current| initialization(current, desired)).await
     }
 
     /// Patches `node`, which is `current` now. If uid or taints change meanwhile, reads the node and tries again. Without
@@ -216,11 +211,7 @@ fn initialization(node: &NodeObject, desired: &Initialization) -> Option<Vec<Pat
         let each = labels.iter();
         operations.extend(each.map(|(key, value)| set(["metadata", "labels", key], json!(value))));
     }
-    if let Some(id) = desired
-        .provider_id
-        .as_ref()
-        .filter(|_| node.view.provider_id.is_none())
-    {
+    if let Some(id) = desired.provider_id.as_ref().filter(|_| node.view.provider_id.is_none()) {
         operations.push(set(["spec", "providerID"], json!(id)));
     }
     operations.push(set_taints(&node.taints_without(UNINITIALIZED_TAINT)));

@@ -75,9 +75,7 @@ pub(crate) const DEF: ControllerDef = ControllerDef {
 fn needs(setup: &ControllerSetup) -> Result<Needs, NotStarted> {
     let framework = setup.framework_as::<Framework>();
     if framework.is_ok_and(|framework| !framework.config.route.enabled) {
-        return Err(NotStarted::NotConfigured(
-            "no routes are desired (--configure-cloud-routes=false)",
-        ));
+        return Err(NotStarted::NotConfigured("no routes are desired (--configure-cloud-routes=false)"));
     }
     let needs = Needs {
         pod_cidrs: true,
@@ -183,10 +181,7 @@ impl RouteController {
             }
         }
         self.metrics.running.set(0);
-        debug!(
-            controller = COMPONENT,
-            "Controller has finished what it had begun"
-        );
+        debug!(controller = COMPONENT, "Controller has finished what it had begun");
     }
 
     /// Waits until the cloud reports whether it has routes; `None` if it will not have any.

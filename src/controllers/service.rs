@@ -103,9 +103,7 @@ fn start(context: ControllerContext) -> ccm_core::Result<ControllerFuture> {
     let framework = context.setup.framework_as::<Framework>()?;
     let controller = ServiceController::new(context, &framework);
     framework.status.set_services(shown(&controller, State::rows));
-    framework
-        .status
-        .set_orphans(shown(&controller, State::orphan_rows));
+    framework.status.set_orphans(shown(&controller, State::orphan_rows));
     Ok(Box::pin(controller.run()))
 }
 
@@ -198,11 +196,7 @@ impl ServiceController {
         // A known tag need not be followed.
         let tag = (at_start == OwnershipTag::Unknown).then_some(tag);
         *self.state.lock() = State::new(Arc::clone(&self.cluster_name), at_start, self.config.orphans);
-        info!(
-            controller = COMPONENT,
-            services = self.services.list().len(),
-            "Controller started"
-        );
+        info!(controller = COMPONENT, services = self.services.list().len(), "Controller started");
         let mut tasks = JoinSet::new();
         for _ in 0..self.config.concurrent_syncs.get() {
             tasks.spawn(Arc::clone(&self).work_on_parts());
@@ -213,9 +207,6 @@ impl ServiceController {
         tasks.spawn(Arc::clone(&self).run_events(tag));
         // Forwards the panic of a task.
         tasks.join_all().await;
-        debug!(
-            controller = COMPONENT,
-            "Controller has finished what it had begun"
-        );
+        debug!(controller = COMPONENT, "Controller has finished what it had begun");
     }
 }

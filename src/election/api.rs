@@ -76,8 +76,7 @@ impl Leases for ApiServer {
     }
 
     fn announce(&self, lease: &Lease, message: &str) {
-        self.recorder
-            .publish(lease.reference(), EventType::Normal, "LeaderElection", message);
+        self.recorder.publish(lease.reference(), EventType::Normal, "LeaderElection", message);
     }
 }
 

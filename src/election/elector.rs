@@ -266,19 +266,14 @@ impl<L: Leases> Elector<L> {
 
     fn announce(&self, what: &str) {
         if let Some(lease) = self.state.lease() {
-            self.leases
-                .announce(lease, &format!("{} {what}", self.state.identity()));
+            self.leases.announce(lease, &format!("{} {what}", self.state.identity()));
         }
     }
 
     /// Logs changes of the outcome.
     fn report(&mut self, outcome: &Outcome) {
         if let Outcome::Failed(error) = outcome {
-            warn_if_new!(
-                self.failing.begins(()),
-                error,
-                "Cannot acquire or renew the lease, trying again"
-            );
+            warn_if_new!(self.failing.begins(()), error, "Cannot acquire or renew the lease, trying again");
             return;
         }
         if self.failing.ends() {

@@ -89,9 +89,7 @@ impl Lease {
 
     /// The identity of the holder; empty if there is none.
     pub(super) fn holder(&self) -> &str {
-        self.field("holderIdentity")
-            .and_then(Value::as_str)
-            .unwrap_or_default()
+        self.field("holderIdentity").and_then(Value::as_str).unwrap_or_default()
     }
 
     /// How long others wait for the holder after its last renewal, if the Lease contains that.
@@ -103,10 +101,7 @@ impl Lease {
     /// The number of changes of the holder.
     pub(super) fn transitions(&self) -> i32 {
         let number = self.field("leaseTransitions").and_then(Value::as_i64);
-        number
-            .and_then(|number| i32::try_from(number).ok())
-            .unwrap_or_default()
-            .max(0)
+        number.and_then(|number| i32::try_from(number).ok()).unwrap_or_default().max(0)
     }
 
     /// Whether the holder did not renew it between the two.
@@ -236,11 +231,7 @@ mod tests {
             json!({"leaseDurationSeconds": -1, "leaseTransitions": i64::MAX}),
         ] {
             let lease = lease(&spec);
-            assert_eq!(
-                (lease.holder(), lease.duration(), lease.transitions()),
-                ("", None, 0),
-                "{spec}"
-            );
+            assert_eq!((lease.holder(), lease.duration(), lease.transitions()), ("", None, 0), "{spec}");
             for held in [
                 lease.clone().acquired(&terms(), clock()),
                 lease.clone().renewed(&terms(), clock()),

@@ -108,9 +108,7 @@ impl State {
     pub(super) fn written(&mut self, lease: Lease, sent: Instant) -> Option<Instant> {
         let ours = lease.holder() == self.identity();
         self.observed = Some(Observed { lease, changed: sent });
-        self.until = ours
-            .then(|| sent.checked_add(self.config.renew_deadline))
-            .flatten();
+        self.until = ours.then(|| sent.checked_add(self.config.renew_deadline)).flatten();
         self.until
     }
 }

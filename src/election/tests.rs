@@ -48,12 +48,7 @@ impl Store {
     }
 
     fn holder(&self) -> String {
-        self.0
-            .lock()
-            .lease
-            .as_ref()
-            .map(|lease| lease.holder().to_owned())
-            .unwrap_or_default()
+        self.0.lock().lease.as_ref().map(|lease| lease.holder().to_owned()).unwrap_or_default()
     }
 
     fn lease(&self) -> Lease {
@@ -213,10 +208,7 @@ async fn a_leader_renews_with_one_write_each_two_seconds() {
     sleep(20 * SECOND).await;
     let requests = store.requests();
     assert!((9..=10).contains(&requests.len()), "{requests:?}");
-    assert!(
-        requests.iter().all(|request| *request == ("a", "update")),
-        "{requests:?}"
-    );
+    assert!(requests.iter().all(|request| *request == ("a", "update")), "{requests:?}");
     assert!(replica.fence.allows());
     assert_eq!(store.lease().transitions(), transitions);
 }
@@ -233,16 +225,9 @@ async fn a_lease_that_is_given_up_is_taken_within_a_retry_period_and_its_jitter(
     assert_eq!((released.holder(), released.duration()), ("", Some(SECOND)));
     let began = Instant::now();
     second.leads().await;
-    assert!(
-        began.elapsed() <= Duration::from_millis(4500),
-        "{:?}",
-        began.elapsed()
-    );
+    assert!(began.elapsed() <= Duration::from_millis(4500), "{:?}", began.elapsed());
     assert_eq!(store.lease().transitions(), 1);
-    assert_eq!(
-        store.events(),
-        ["a became leader", "a stopped leading", "b became leader"]
-    );
+    assert_eq!(store.events(), ["a became leader", "a stopped leading", "b became leader"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -277,17 +262,12 @@ async fn a_leader_that_can_not_renew_stops_writing_ten_seconds_after_its_last_re
         );
         let lost = replica.task.await.unwrap().unwrap_err();
         assert!(
-            lost.to_string()
-                .starts_with("leaderelection lost: the lease was not renewed in time"),
+            lost.to_string().starts_with("leaderelection lost: the lease was not renewed in time"),
             "{lost}"
         );
         assert!(closed.elapsed() < SECOND / 10, "{fault:?}");
         assert!(!replica.fence.allows());
-        assert_ne!(
-            store.holder(),
-            "b",
-            "{fault:?}: taken before the old leader had stopped"
-        );
+        assert_ne!(store.holder(), "b", "{fault:?}: taken before the old leader had stopped");
         second.leads().await;
     }
 }
@@ -308,10 +288,7 @@ async fn a_short_outage_and_foreign_writes_cost_nothing_but_a_slow_path() {
     });
     sleep(4 * SECOND).await;
     let requests: Vec<_> = store.requests().into_iter().map(|(_, verb)| verb).collect();
-    assert!(
-        requests.starts_with(&["update", "get", "update", "update"]),
-        "{requests:?}"
-    );
+    assert!(requests.starts_with(&["update", "get", "update", "update"]), "{requests:?}");
     assert_eq!(store.lease().0.metadata.labels.unwrap()["team"], "x");
     assert_eq!(replica.metrics.slow_path.get(), 1);
     assert!(replica.fence.allows() && !replica.task.is_finished());
@@ -327,17 +304,12 @@ async fn a_lease_that_is_taken_away_is_lost_at_the_next_renewal() {
             identity: "b".to_owned(),
             lease_duration: 15 * SECOND,
         };
-        *lease = lease
-            .take()
-            .map(|lease| lease.acquired(&terms, "2030-01-01T00:00:00Z".parse().unwrap()));
+        *lease = lease.take().map(|lease| lease.acquired(&terms, "2030-01-01T00:00:00Z".parse().unwrap()));
     });
     let began = Instant::now();
     let fence = replica.fence.clone();
     let lost = replica.task.await.unwrap().unwrap_err();
-    assert_eq!(
-        lost.to_string(),
-        "leaderelection lost: \"b\" has acquired the lease"
-    );
+    assert_eq!(lost.to_string(), "leaderelection lost: \"b\" has acquired the lease");
     assert!(began.elapsed() <= 2 * SECOND + SECOND / 10);
     assert!(!fence.allows());
     assert_eq!(store.holder(), "b");

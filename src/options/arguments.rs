@@ -114,9 +114,7 @@ pub(super) fn read(command: &Command, words: impl IntoIterator<Item = OsString>)
         let meant = words.find_map(|word| suggest::nearest(word, ["plan", "validate"]));
         let hint = meant.map_or_else(String::new, |meant| format!("; did you mean {meant}?"));
         let (name, quoted) = (command.get_name(), quoted.join(" "));
-        found.refuse(format!(
-            "{name:?} does not take any arguments, got [{quoted}]{hint}"
-        ));
+        found.refuse(format!("{name:?} does not take any arguments, got [{quoted}]{hint}"));
     }
     found
 }
@@ -167,9 +165,7 @@ fn lookup<'a>(command: &'a Command, flag: &FlagWord<'_>) -> Option<&'a Arg> {
     let name = dashes(flag.name);
     command.get_arguments().find(|arg| match flag.is_long {
         true => arg.get_long() == Some(name.as_str()),
-        false => arg
-            .get_short()
-            .is_some_and(|letter| flag.name.starts_with(letter)),
+        false => arg.get_short().is_some_and(|letter| flag.name.starts_with(letter)),
     })
 }
 
@@ -181,9 +177,7 @@ fn unknown(command: &Command, word: &str, flag: &FlagWord<'_>) -> String {
         // `-kubeconfig=x`: a long flag without its second dash.
         false => known.find(|known| *known == dashes(shown.trim_start_matches('-'))),
     };
-    let hint = guess
-        .map(|name| format!("; did you mean --{name}?"))
-        .unwrap_or_default();
+    let hint = guess.map(|name| format!("; did you mean --{name}?")).unwrap_or_default();
     format!("unknown flag {shown}{hint}")
 }
 
@@ -199,9 +193,7 @@ mod tests {
     /// Each flag with its only value.
     fn flags(words: &[&str]) -> Vec<String> {
         let given = arguments(words).given.into_iter();
-        given
-            .map(|(name, values)| format!("--{name}={}", values.join(",")))
-            .collect()
+        given.map(|(name, values)| format!("--{name}={}", values.join(","))).collect()
     }
 
     fn errors(words: &[&str]) -> Vec<String> {
@@ -238,10 +230,7 @@ mod tests {
     fn the_path_of_the_program_may_come_first() {
         let path = "/bin/openstack-cloud-controller-manager";
         assert_eq!(flags(&[path, "--v=1"]), ["--v=1"]);
-        assert_eq!(
-            arguments(&["/cloud-controller-manager", "plan"]).subcommand,
-            Some(Subcommand::Plan)
-        );
+        assert_eq!(arguments(&["/cloud-controller-manager", "plan"]).subcommand, Some(Subcommand::Plan));
         for words in [
             &["--v=1", path][..],
             &[path, path],
@@ -268,25 +257,15 @@ mod tests {
             errors(&["--cloud-provder=openstack"]),
             ["unknown flag --cloud-provder; did you mean --cloud-provider?"]
         );
-        assert_eq!(
-            errors(&["-kubeconfig=/x"]),
-            ["unknown flag -kubeconfig; did you mean --kubeconfig?"]
-        );
-        assert_eq!(
-            errors(&["--quite-another-thing"]),
-            ["unknown flag --quite-another-thing"]
-        );
+        assert_eq!(errors(&["-kubeconfig=/x"]), ["unknown flag -kubeconfig; did you mean --kubeconfig?"]);
+        assert_eq!(errors(&["--quite-another-thing"]), ["unknown flag --quite-another-thing"]);
         assert_eq!(errors(&["-x"]), ["unknown flag -x"]);
     }
 
     #[test]
     fn a_word_names_the_nearest_subcommand() {
-        let meant = |words: &[&str]| {
-            errors(words)
-                .remove(0)
-                .split_once("; ")
-                .map(|(_, hint)| hint.to_owned())
-        };
+        let meant =
+            |words: &[&str]| errors(words).remove(0).split_once("; ").map(|(_, hint)| hint.to_owned());
         assert_eq!(meant(&["valdate"]).as_deref(), Some("did you mean validate?"));
         assert_eq!(meant(&["plan", "validate"]), None);
         assert_eq!(meant(&["serve"]), None);

@@ -81,9 +81,7 @@ impl Known {
             let hint = suggest::nearest(name, names)
                 .map(|name| format!("; did you mean {name:?}?"))
                 .unwrap_or_default();
-            reader.refuse(format!(
-                "--{FLAG}: {name:?} is not in the list of known controllers{hint}"
-            ));
+            reader.refuse(format!("--{FLAG}: {name:?} is not in the list of known controllers{hint}"));
         }
         let is_disabled = |def: &&&ControllerDef| {
             let decided = items.iter().find_map(|item| match item.strip_prefix('-') {
@@ -97,9 +95,7 @@ impl Known {
         let disabled = self.controllers.iter().filter(is_disabled);
         let disabled: BTreeSet<_> = disabled.map(|def| def.name).collect();
         if disabled.len() == self.controllers.len() {
-            reader.warn(format!(
-                "--{FLAG} switches every controller off: nothing will be done"
-            ));
+            reader.warn(format!("--{FLAG} switches every controller off: nothing will be done"));
         }
         Controllers {
             disabled,
@@ -145,21 +141,12 @@ mod tests {
     #[test]
     fn the_first_item_that_names_a_controller_decides() {
         for (list, expected) in [
-            (
-                "*",
-                &["cloud-node", "cloud-node-lifecycle", "service", "route"][..],
-            ),
+            ("*", &["cloud-node", "cloud-node-lifecycle", "service", "route"][..]),
             ("*,-service,-route", &["cloud-node", "cloud-node-lifecycle"]),
-            (
-                "-service-lb-controller,*,-node-route-controller",
-                &["cloud-node", "cloud-node-lifecycle"],
-            ),
+            ("-service-lb-controller,*,-node-route-controller", &["cloud-node", "cloud-node-lifecycle"]),
             ("cloud-node", &["cloud-node"]),
             ("cloud-node-lifecycle-controller", &["cloud-node-lifecycle"]),
-            (
-                "-cloud-node,cloud-node,cloud-node-lifecycle",
-                &["cloud-node-lifecycle"],
-            ),
+            ("-cloud-node,cloud-node,cloud-node-lifecycle", &["cloud-node-lifecycle"]),
             ("cloud-node-controller,-cloud-node", &["cloud-node"]),
             ("cloud-node,-service,service", &["cloud-node"]),
             ("-service", &[]),

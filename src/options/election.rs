@@ -25,9 +25,8 @@ pub(super) fn election(reader: &mut Reader) -> Option<ElectionConfig> {
     }
     let lock = reader.text(flags::LEADER_ELECT_RESOURCE_LOCK);
     if lock != "leases" {
-        reader.refuse(format!(
-            "--leader-elect-resource-lock {lock:?}: resourceLock value must be \"leases\""
-        ));
+        reader
+            .refuse(format!("--leader-elect-resource-lock {lock:?}: resourceLock value must be \"leases\""));
     }
     let mut name = |flag, dots| {
         let name = reader.text(flag);

@@ -565,9 +565,9 @@ impl Flag {
 
     fn is_off(&self, values: &[String]) -> bool {
         match self.def.kind {
-            FlagKind::Bool => values
-                .last()
-                .is_some_and(|value| ccm_core::flags::parse_bool(value) == Ok(false)),
+            FlagKind::Bool => {
+                values.last().is_some_and(|value| ccm_core::flags::parse_bool(value) == Ok(false))
+            }
             _ => values.iter().all(String::is_empty),
         }
     }
@@ -594,15 +594,12 @@ pub(super) fn arg(flag: &FlagDef, section: impl Into<clap::builder::Str>, help: 
 
 /// The value follows a `=`; the flag alone means true.
 fn optional_value(arg: Arg) -> Arg {
-    arg.num_args(0..=1)
-        .require_equals(true)
-        .default_missing_value("true")
+    arg.num_args(0..=1).require_equals(true).default_missing_value("true")
 }
 
 /// Whether a flag of this name is only accepted.
 pub(super) fn accepts(name: &str) -> bool {
-    ALL.iter()
-        .any(|flag| flag.def.name == name && flag.is_accepted_only())
+    ALL.iter().any(|flag| flag.def.name == name && flag.is_accepted_only())
 }
 
 /// Checks all flags that are only accepted, without those that the chosen provider defines, too.

@@ -26,18 +26,12 @@ const GATES: &[(&str, Effect)] = &[
         "CloudControllerManagerWatchBasedRoutesReconciliation",
         Always(true, "routes are always reconciled by watching"),
     ),
-    (
-        "CloudControllerManagerWebhook",
-        Missing("this version has no webhooks"),
-    ),
+    ("CloudControllerManagerWebhook", Missing("this version has no webhooks")),
     (
         "ControllerManagerReleaseLeaderElectionLockOnExit",
         Always(true, "the lease is always released at the end"),
     ),
-    (
-        "ContextualLogging",
-        Always(true, "log lines always carry their context"),
-    ),
+    ("ContextualLogging", Always(true, "log lines always carry their context")),
     ("NativeHistograms", Always(false, "histograms have fixed buckets")),
     // The flags that these allow are refused by themselves.
     ("LoggingAlphaOptions", Nothing),
@@ -141,10 +135,7 @@ mod tests {
     fn a_gate_of_something_missing_is_refused_unless_it_is_off() {
         assert_eq!(errors(&["CloudControllerManagerWebhook=false"]), [""; 0]);
         let all = errors(&["CloudControllerManagerWebhook=true"]);
-        assert!(
-            all[0].contains("not implemented: this version has no webhooks"),
-            "{all:?}"
-        );
+        assert!(all[0].contains("not implemented: this version has no webhooks"), "{all:?}");
     }
 
     #[test]

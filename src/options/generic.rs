@@ -19,10 +19,7 @@ pub(super) fn check_content_type(reader: &mut Reader) {
 /// The address of the API server, and the limit on requests.
 pub(super) fn api_server(limit: Option<ClientLimit>, reader: &mut Reader) -> ApiServerConfig {
     let master = reader.non_empty(flags::MASTER);
-    if master
-        .as_deref()
-        .is_some_and(|text| http_url_or_host(text).is_none())
-    {
+    if master.as_deref().is_some_and(|text| http_url_or_host(text).is_none()) {
         // It may have a password.
         reader.refuse("--master: not a URL; write one such as https://10.0.0.1:6443");
     }

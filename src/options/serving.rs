@@ -18,9 +18,7 @@ pub(super) fn serving(optional_ca: bool, reader: &mut Reader) -> Option<ServingC
         http2_max_streams: http2_max_streams(reader),
         share_port: reader.boolean(flags::PERMIT_PORT_SHARING),
         address: SocketAddr::new(
-            reader
-                .address(flags::BIND_ADDRESS)
-                .unwrap_or(IpAddr::from([127, 0, 0, 1])),
+            reader.address(flags::BIND_ADDRESS).unwrap_or(IpAddr::from([127, 0, 0, 1])),
             0,
         ),
         certificate: certificate(reader),
@@ -86,9 +84,7 @@ fn check_webhooks(secure_port: Option<u16>, reader: &mut Reader) {
     for item in reader.list(flags::WEBHOOKS) {
         match item.strip_prefix('-').unwrap_or(&item) {
             "*" => reader.refuse("--webhooks=*: not implemented: there are no webhooks; leave it out"),
-            name => reader.refuse(format!(
-                "--webhooks: {name:?} is not in the list of known webhooks"
-            )),
+            name => reader.refuse(format!("--webhooks: {name:?} is not in the list of known webhooks")),
         }
     }
     let must = "must be between 0 and 65535, inclusive. A value of 0 disables the webhook endpoint entirely.";

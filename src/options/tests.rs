@@ -12,12 +12,7 @@ mod upstream;
 mod validate;
 
 const ACME: Provider = Provider::new("acme", "Acme Cloud", |_| {
-    Box::pin(async {
-        Err(ccm_core::Error::new(
-            ccm_core::ErrorKind::Unsupported,
-            "never built",
-        ))
-    })
+    Box::pin(async { Err(ccm_core::Error::new(ccm_core::ErrorKind::Unsupported, "never built")) })
 });
 
 fn parse_words(words: &[&str]) -> Result<Request, Vec<OptionError>> {
@@ -33,11 +28,7 @@ fn config(words: &[&str]) -> Config {
 }
 
 fn errors(words: &[&str]) -> Vec<String> {
-    parse_words(words)
-        .unwrap_err()
-        .iter()
-        .map(ToString::to_string)
-        .collect()
+    parse_words(words).unwrap_err().iter().map(ToString::to_string).collect()
 }
 
 fn printed(words: &[&str]) -> String {
@@ -96,10 +87,7 @@ fn defaults_are_those_of_the_help() {
             format: OutputFormat::Text
         }
     );
-    assert_eq!(
-        config.user_agent,
-        format!("cloud-controller-manager/{}", env!("CARGO_PKG_VERSION"))
-    );
+    assert_eq!(config.user_agent, format!("cloud-controller-manager/{}", env!("CARGO_PKG_VERSION")));
 }
 
 #[test]
@@ -123,10 +111,7 @@ fn values_arrive_in_the_config() {
         "--shutdown-drain=0",
     ]);
     assert_eq!(config.cloud_config.unwrap().to_str(), Some("/etc/cloud.conf"));
-    assert_eq!(
-        config.api_server.kubeconfig.unwrap().to_str(),
-        Some("/root/admin.conf")
-    );
+    assert_eq!(config.api_server.kubeconfig.unwrap().to_str(), Some("/root/admin.conf"));
     assert_eq!(config.api_server.master.as_deref(), Some("10.0.0.1:6443"));
     assert_eq!(config.api_server.limit, Some(ClientLimit { qps: 7.5, burst: 30 }));
     assert_eq!(config.node.concurrent_syncs.get(), 3);
@@ -192,11 +177,7 @@ fn flags_of_services_arrive_in_the_config() {
     assert_eq!(service.drift_period, Some(Duration::from_secs(3600)));
     let service = config(&["--concurrent-service-syncs=3", "--service-drift-period=0"]).service;
     assert_eq!((service.concurrent_syncs.get(), service.drift_period), (3, None));
-    assert!(
-        config(&["--controllers=service"])
-            .controllers
-            .is_enabled("service-lb-controller")
-    );
+    assert!(config(&["--controllers=service"]).controllers.is_enabled("service-lb-controller"));
 }
 
 #[test]
@@ -258,9 +239,7 @@ fn election_timing_is_checked_before_the_start() {
         "--leader-migration-config=/nope.yaml",
     ]);
     for (error, part) in
-        invalid
-            .iter()
-            .zip(["leader-elect: invalid", "resourceLock", "cannot read /nope.yaml"])
+        invalid.iter().zip(["leader-elect: invalid", "resourceLock", "cannot read /nope.yaml"])
     {
         assert!(error.contains(part), "{error}");
     }
@@ -275,10 +254,7 @@ fn election_timing_is_checked_before_the_start() {
         .election,
         None
     );
-    assert_eq!(
-        all(&["--leader-elect=false", "--leader-elect-lease-duration=x"]).len(),
-        1
-    );
+    assert_eq!(all(&["--leader-elect=false", "--leader-elect-lease-duration=x"]).len(), 1);
 }
 
 #[test]
@@ -297,19 +273,13 @@ fn a_boolean_can_be_switched_off_again() {
 
 #[test]
 fn the_last_of_a_repeated_flag_counts() {
-    assert_eq!(
-        config(&["--cluster-name=a", "--cluster-name=b"]).cluster_name,
-        "b"
-    );
+    assert_eq!(config(&["--cluster-name=a", "--cluster-name=b"]).cluster_name, "b");
 }
 
 #[test]
 fn user_agent_words_stand_before_ours_last_one_first() {
     let agent = config(&["--user-agent=a", "--user-agent", "b c", "--user-agent=d,e"]).user_agent;
-    assert_eq!(
-        agent,
-        format!("d,e b c a cloud-controller-manager/{}", env!("CARGO_PKG_VERSION"))
-    );
+    assert_eq!(agent, format!("d,e b c a cloud-controller-manager/{}", env!("CARGO_PKG_VERSION")));
 }
 
 #[test]
@@ -320,21 +290,12 @@ fn port_zero_means_no_server() {
 #[test]
 fn a_limit_is_off_unless_it_is_above_zero() {
     assert_eq!(config(&["--kube-api-qps=0"]).api_server.limit, None);
-    assert_eq!(
-        config(&["--kube-api-qps=-1", "--kube-api-burst=5"])
-            .api_server
-            .limit,
-        None
-    );
+    assert_eq!(config(&["--kube-api-qps=-1", "--kube-api-burst=5"]).api_server.limit, None);
     assert_eq!(config(&["--kube-api-burst=5"]).api_server.limit, None);
-    let default = config(&["--kube-api-qps=50", "--kube-api-burst=0"])
-        .api_server
-        .limit;
+    let default = config(&["--kube-api-qps=50", "--kube-api-burst=0"]).api_server.limit;
     assert_eq!(default, Some(ClientLimit { qps: 50.0, burst: 10 }));
     assert_eq!(
-        config(&["--kube-api-qps=50", "--kube-api-burst=5"])
-            .api_server
-            .limit,
+        config(&["--kube-api-qps=50", "--kube-api-burst=5"]).api_server.limit,
         Some(ClientLimit { qps: 50.0, burst: 5 })
     );
 }
@@ -385,33 +346,23 @@ fn everything_wrong_is_reported_at_once() {
 fn the_provider_is_required() {
     for arguments in [&[][..], &["--cloud-provider="]] {
         let text = errors(arguments).join("\n");
-        assert!(
-            text.starts_with("--cloud-provider cannot be empty (compiled in: "),
-            "{text}"
-        );
+        assert!(text.starts_with("--cloud-provider cannot be empty (compiled in: "), "{text}");
     }
 }
 
 #[test]
 fn a_binary_without_providers_reports_how_to_build_one() {
-    let all = parse(
-        ["--cloud-provider=openstack", "--secure-port=x"].map(OsString::from),
-        &[],
-    )
-    .unwrap_err();
+    let all = parse(["--cloud-provider=openstack", "--secure-port=x"].map(OsString::from), &[]).unwrap_err();
     let all: Vec<_> = all.iter().map(ToString::to_string).collect();
     assert_eq!(all.len(), 2, "{all:?}");
     assert!(
-        all.iter()
-            .any(|error| error.contains("--features <name>") && error.contains("openstack")),
+        all.iter().any(|error| error.contains("--features <name>") && error.contains("openstack")),
         "{all:?}"
     );
     for words in [&[][..], &["--list-providers"]] {
         let error = parse(words.iter().map(OsString::from), &[]).unwrap_err();
         assert!(
-            error
-                .iter()
-                .any(|error| error.to_string().contains("--features <name>")),
+            error.iter().any(|error| error.to_string().contains("--features <name>")),
             "{words:?}: {error:?}"
         );
     }
@@ -420,26 +371,12 @@ fn a_binary_without_providers_reports_how_to_build_one() {
 #[test]
 fn questions_are_answered_without_a_provider() {
     let version = env!("CARGO_PKG_VERSION");
-    assert_eq!(
-        printed(&["--version"]),
-        format!("cloud-controller-manager v{version}\n")
-    );
-    assert_eq!(
-        printed(&["--version=1"]),
-        format!("cloud-controller-manager v{version}\n")
-    );
+    assert_eq!(printed(&["--version"]), format!("cloud-controller-manager v{version}\n"));
+    assert_eq!(printed(&["--version=1"]), format!("cloud-controller-manager v{version}\n"));
     let raw = printed(&["--version=raw"]);
-    assert!(
-        raw.contains(&format!(
-            "version: v{version}\ncommit: unknown\nproviders: acme\n"
-        )),
-        "{raw}"
-    );
+    assert!(raw.contains(&format!("version: v{version}\ncommit: unknown\nproviders: acme\n")), "{raw}");
     assert_eq!(printed(&["--list-providers"]), "acme  Acme Cloud\n");
-    assert_eq!(
-        printed(&["--help-cloud-config"]),
-        "# acme\n\nThis provider takes no config file.\n"
-    );
+    assert_eq!(printed(&["--help-cloud-config"]), "# acme\n\nThis provider takes no config file.\n");
     assert_eq!(
         printed(&["--help-cloud-config", "--cloud-provider=acme"]),
         "This provider takes no config file.\n"
@@ -457,12 +394,7 @@ fn a_version_can_be_given_to_report() {
 #[test]
 fn all_flags_are_there_for_the_log() {
     let values = config(&["--user-agent=a", "--user-agent=b", "--cluster_name=x"]).values;
-    let value = |name: &str| {
-        values
-            .iter()
-            .find(|(flag, _)| flag == name)
-            .map(|(_, value)| value.as_str())
-    };
+    let value = |name: &str| values.iter().find(|(flag, _)| flag == name).map(|(_, value)| value.as_str());
     assert_eq!(value("cluster-name"), Some("x"));
     assert_eq!(value("user-agent"), Some("a,b"));
     assert_eq!(value("secure-port"), Some("10258"));

@@ -66,13 +66,10 @@ fn only_tls13(reader: &mut Reader) -> bool {
         "" | "VersionTLS12" => {}
         "VersionTLS13" => return true,
         old @ ("VersionTLS10" | "VersionTLS11") => {
-            reader.warn(format!(
-                "--{FLAG}={old}: TLS 1.2 is the oldest version that this program supports"
-            ));
+            reader.warn(format!("--{FLAG}={old}: TLS 1.2 is the oldest version that this program supports"));
         }
-        other => reader.refuse(format!(
-            "--{FLAG}: unknown tls version {other:?}: write VersionTLS12 or VersionTLS13"
-        )),
+        other => reader
+            .refuse(format!("--{FLAG}: unknown tls version {other:?}: write VersionTLS12 or VersionTLS13")),
     }
     false
 }
@@ -90,9 +87,7 @@ fn suites(reader: &mut Reader) -> Option<Vec<CipherSuite>> {
             // The suites of TLS 1.3 are always offered, as elsewhere.
             Some(suite) => suites.extend(suite.tls13().is_none().then(|| suite.suite())),
             None if WEAK.contains(&name.as_str()) => weak.push(name),
-            None => reader.refuse(format!(
-                "--{FLAG}: Cipher suite {name} not supported or doesn't exist"
-            )),
+            None => reader.refuse(format!("--{FLAG}: Cipher suite {name} not supported or doesn't exist")),
         }
     }
     if !weak.is_empty() {
@@ -147,9 +142,7 @@ fn exchanges(reader: &mut Reader) -> Option<Vec<NamedGroup>> {
     }
     if !left_out.is_empty() {
         let left_out = left_out.join(", ");
-        reader.warn(format!(
-            "--{FLAG}: left out because they are not supported: {left_out}"
-        ));
+        reader.warn(format!("--{FLAG}: left out because they are not supported: {left_out}"));
     }
     Some(groups)
 }
@@ -176,11 +169,7 @@ pub(super) fn named_certificates(reader: &mut Reader) -> Vec<NamedCertificate> {
                 let files = CertificateFiles { certificate, key };
                 named.push(NamedCertificate { files, names });
             }
-            _ => reader.invalid(
-                FLAG,
-                value,
-                "expected comma separated certificate and key file paths",
-            ),
+            _ => reader.invalid(FLAG, value, "expected comma separated certificate and key file paths"),
         }
     }
     named

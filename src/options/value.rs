@@ -63,9 +63,7 @@ impl Reader {
     /// Parses a value, and collects the error.
     fn parsed<T>(&mut self, flag: Flag, parse: impl Fn(&str) -> Result<T, String>) -> Option<T> {
         let value = self.text(flag);
-        parse(&value)
-            .map_err(|reason| self.invalid(flag, &value, reason))
-            .ok()
+        parse(&value).map_err(|reason| self.invalid(flag, &value, reason)).ok()
     }
 
     /// A Go boolean.
@@ -178,10 +176,7 @@ mod tests {
     #[test]
     fn durations_are_those_of_go() {
         let duration = |text| read(SHUTDOWN_DRAIN, &[text], Reader::duration);
-        assert_eq!(
-            duration("1h2m3.5s"),
-            (Duration::from_millis(3_723_500), Vec::new())
-        );
+        assert_eq!(duration("1h2m3.5s"), (Duration::from_millis(3_723_500), Vec::new()));
         assert_eq!(duration("0"), (Duration::ZERO, Vec::new()));
         for (value, text) in [
             ("5", "write 5s for seconds"),

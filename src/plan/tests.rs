@@ -17,14 +17,8 @@ fn change(effect: Effect, kind: Kind, what: &str, why: &str) -> Change {
 fn full() -> Plan {
     let mut plan = Plan::default();
     let web = plan.service("shop/web");
-    web.changes
-        .push(change(Effect::Create, Kind::Cloud, "create listener TCP/80", ""));
-    web.changes.push(change(
-        Effect::Change,
-        Kind::Cloud,
-        "change pool",
-        "method a -> b",
-    ));
+    web.changes.push(change(Effect::Create, Kind::Cloud, "create listener TCP/80", ""));
+    web.changes.push(change(Effect::Change, Kind::Cloud, "change pool", "method a -> b"));
     web.block(Blocked {
         what: "the wood is pine".to_owned(),
         field: Some("wood".to_owned()),
@@ -45,9 +39,7 @@ fn full() -> Plan {
         part: "load balancer old".to_owned(),
         services: [].into(),
     });
-    orphan
-        .changes
-        .push(change_of(Effect::Delete, "delete load balancer old"));
+    orphan.changes.push(change_of(Effect::Delete, "delete load balancer old"));
     let initialize = |findings: &mut Findings, what| {
         let change = change(Effect::Change, Kind::Initialize, what, "");
         findings.changes.push(change);
@@ -57,12 +49,8 @@ fn full() -> Plan {
     plan.node("n1").block("its zone differs".to_owned());
     plan.node("n3");
     let lost = plan.route("10.1.9.0/24".parse().unwrap(), None);
-    lost.changes.push(change(
-        Effect::Delete,
-        Kind::Route,
-        "delete route 10.1.9.0/24 via h",
-        "lost",
-    ));
+    lost.changes
+        .push(change(Effect::Delete, Kind::Route, "delete route 10.1.9.0/24 via h", "lost"));
     lost.block("the road is long".to_owned());
     let first = plan.route("10.1.1.0/24".parse().unwrap(), Some("n1"));
     first.warn("mind the gap");
@@ -117,11 +105,7 @@ fn programs_find_the_same_under_names_that_stay() {
     assert_eq!(json["version"], 1);
     assert_eq!(json["verdict"], "incomplete");
     assert_eq!(json["summary"]["blocked"], 3);
-    assert_eq!(
-        json["services"].as_array().unwrap().len(),
-        1,
-        "a Service without findings is left out"
-    );
+    assert_eq!(json["services"].as_array().unwrap().len(), 1, "a Service without findings is left out");
     let change = &json["services"][0]["changes"][1];
     assert_eq!(
         change,
@@ -129,10 +113,7 @@ fn programs_find_the_same_under_names_that_stay() {
             "effect": "change", "kind": "cloud", "what": "change pool", "why": "method a -> b", "part": "lb/1",
         })
     );
-    assert_eq!(
-        json["parts"][1]["services"],
-        serde_json::json!(["shop/quiet", "shop/web"])
-    );
+    assert_eq!(json["parts"][1]["services"], serde_json::json!(["shop/quiet", "shop/web"]));
     assert_eq!(json["nodes"][0]["node"], "n1");
     assert_eq!(json["nodes"][0]["changes"][0]["kind"], "initialize");
     assert_eq!(json["routes"].as_array().unwrap().len(), 2);
@@ -162,10 +143,7 @@ fn the_verdict_is_the_worst_that_was_found() {
 fn nothing_to_do_is_one_line() {
     let mut plan = Plan::default();
     plan.service("a/b");
-    assert_eq!(
-        text::render(&plan),
-        "Nothing to do: 1 Service and 0 nodes are as desired.\n"
-    );
+    assert_eq!(text::render(&plan), "Nothing to do: 1 Service and 0 nodes are as desired.\n");
     plan.service("a/b").warn("odd");
     assert!(text::render(&plan).ends_with(
         "\n\nPlan: 0 to create, 0 to change, 0 to delete; 1 warning. Read 1 Service and 0 nodes.\n"

@@ -56,11 +56,7 @@ pub(crate) fn render(plan: &Plan) -> String {
     section("Could not be determined".to_owned(), problems.collect());
 
     let summary = Summary::of(plan);
-    let read = format!(
-        "{} and {}",
-        count(services, "Service"),
-        count(nodes.len(), "node")
-    );
+    let read = format!("{} and {}", count(services, "Service"), count(nodes.len(), "node"));
     text += &match summary.verdict() {
         Verdict::Nothing if summary.warnings == 0 => {
             format!("Nothing to do: {read} are as desired.\n")

@@ -46,19 +46,9 @@ pub(super) async fn connect(
             failure.kind(),
             ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::RateLimited | ErrorKind::Conflict
         ) {
-            warn!(
-                provider,
-                attempt,
-                error = report,
-                "Not connected to the cloud, trying again"
-            );
+            warn!(provider, attempt, error = report, "Not connected to the cloud, trying again");
         } else {
-            error!(
-                provider,
-                attempt,
-                error = report,
-                "Not connected to the cloud, trying again"
-            );
+            error!(provider, attempt, error = report, "Not connected to the cloud, trying again");
         }
         check.set_failing(report);
         sleep(pause).await;
@@ -113,10 +103,6 @@ mod tests {
         let check = Checks::default().register("cloud-provider");
         assert_eq!(connect(&provider, &context, &check).await.name(), "healed");
         // The one that hung, and pauses of up to 1, 2, 4 and 8 seconds.
-        assert!(
-            began.elapsed() <= ATTEMPT_TIMEOUT + Duration::from_secs(16),
-            "{:?}",
-            began.elapsed()
-        );
+        assert!(began.elapsed() <= ATTEMPT_TIMEOUT + Duration::from_secs(16), "{:?}", began.elapsed());
     }
 }

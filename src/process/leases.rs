@@ -99,9 +99,7 @@ impl<'a> Leases<'a> {
                 None => Election::none(fence.clone()),
             };
             let namespace = self.election.map(|election| election.namespace.as_str());
-            let lease = namespace
-                .zip(lease)
-                .map(|(namespace, name)| format!("{namespace}/{name}"));
+            let lease = namespace.zip(lease).map(|(namespace, name)| format!("{namespace}/{name}"));
             leases.push((lease, candidacy.clone()));
             elections.push(election);
             terms.push(Term {

@@ -35,9 +35,7 @@ pub async fn plan(request: &PlanRequest) -> anyhow::Result<Printed> {
     let Some(api_server) = loaded.filter(|_| problems.is_empty()) else {
         return Err(StartProblems(problems).into());
     };
-    let client = api_server
-        .for_work(config.api_server.limit, &fence)?
-        .client(None)?;
+    let client = api_server.for_work(config.api_server.limit, &fence)?.client(None)?;
     let cloud = timeout(CONNECT_TIMEOUT, (config.provider.build)(context))
         .await
         .map_err(|_| anyhow!("no answer in time"))

@@ -47,10 +47,7 @@ async fn work_in_progress_ends_before_the_server_does() {
     let work = tokio::spawn(async move {
         shutdown.cancelled().await;
         tokio::time::sleep(Duration::from_secs(10)).await;
-        assert!(
-            !server_gone.is_cancelled(),
-            "the server must answer while work drains"
-        );
+        assert!(!server_gone.is_cancelled(), "the server must answer while work drains");
         Ok(())
     });
     scene.signals.cancel();
@@ -84,14 +81,8 @@ async fn a_part_that_fails_panics_or_just_ends_ends_the_process_with_its_reason(
             tokio::spawn(async { Err(anyhow!("no more threads")) }),
             "the controllers failed: no more threads",
         ),
-        (
-            tokio::spawn(async { panic!("index out of bounds") }),
-            "index out of bounds",
-        ),
-        (
-            tokio::spawn(async { Ok(()) }),
-            "the controllers ended unexpectedly",
-        ),
+        (tokio::spawn(async { panic!("index out of bounds") }), "index out of bounds"),
+        (tokio::spawn(async { Ok(()) }), "the controllers ended unexpectedly"),
     ];
     for (work, reason) in cases {
         let error = Scene::new().supervise(work, 20).await.unwrap_err();

@@ -40,10 +40,7 @@ impl Cloud for WordCloud {
     }
 
     fn watched_files(&self) -> Vec<PathBuf> {
-        [Some(self.file.clone()), self.more.lock().clone()]
-            .into_iter()
-            .flatten()
-            .collect()
+        [Some(self.file.clone()), self.more.lock().clone()].into_iter().flatten().collect()
     }
 
     async fn reload(&self) -> Result<Reload> {
@@ -152,11 +149,7 @@ impl Scene {
 
     async fn until(&self, what: &str, check: impl Fn() -> bool) {
         let found = eventually(LIMIT, async || check().then_some(())).await;
-        assert!(
-            found.is_some(),
-            "not in time: {what}; events: {:?}",
-            self.reasons()
-        );
+        assert!(found.is_some(), "not in time: {what}; events: {:?}", self.reasons());
     }
 
     async fn reloads(&self, count: u64) {
@@ -165,8 +158,7 @@ impl Scene {
     }
 
     async fn word(&self, word: &str) {
-        self.until(&format!("the word {word}"), || *self.cloud.word.lock() == word)
-            .await;
+        self.until(&format!("the word {word}"), || *self.cloud.word.lock() == word).await;
     }
 
     /// The reasons of the events, in order. A check may come between two changes.
@@ -192,10 +184,7 @@ impl Scene {
 
     async fn end(mut self) {
         self.stop.cancel();
-        tokio::time::timeout(LIMIT, self.work.take().unwrap())
-            .await
-            .unwrap()
-            .unwrap();
+        tokio::time::timeout(LIMIT, self.work.take().unwrap()).await.unwrap().unwrap();
     }
 }
 
@@ -222,9 +211,7 @@ async fn a_mounted_secret_is_applied_at_every_change() {
         secret.update(word);
         scene.word(word).await;
     }
-    scene
-        .until("three events", || scene.reasons() == [RELOADED; 3])
-        .await;
+    scene.until("three events", || scene.reasons() == [RELOADED; 3]).await;
     {
         let events = scene.events.lock();
         let message = events[0].message.as_deref().unwrap();
@@ -249,9 +236,7 @@ async fn a_file_may_be_replaced_rewritten_or_come_back() {
     scene.word("three").await;
     fs::remove_file(&file).unwrap();
     scene
-        .until("the loss", || {
-            scene.reasons().contains(&"CloudConfigInvalid".to_owned())
-        })
+        .until("the loss", || scene.reasons().contains(&"CloudConfigInvalid".to_owned()))
         .await;
     fs::write(&file, "four").unwrap();
     scene.word("four").await;
@@ -302,10 +287,7 @@ async fn a_problem_is_reported_once_and_so_is_its_end() {
         let events = scene.events.lock();
         assert_eq!(events[0].type_.as_deref(), Some("Warning"));
         let message = events[0].message.as_deref().unwrap();
-        assert!(
-            message.ends_with("cannot be applied: line 1: no word"),
-            "{message}"
-        );
+        assert!(message.ends_with("cannot be applied: line 1: no word"), "{message}");
     }
     // The same again, as the kubelet may do it.
     secret.update("wrong");
@@ -350,10 +332,7 @@ async fn a_refused_config_is_tried_again_with_growing_pauses_and_reported_once()
         let after = began.elapsed().as_secs_f64();
         // Up to a fifth of a wait is taken off at random.
         let allowed = 0.8 * f64::from(seconds)..f64::from(seconds) + 2.0;
-        assert!(
-            allowed.contains(&after),
-            "try {number} after {after} s, not in {allowed:?}"
-        );
+        assert!(allowed.contains(&after), "try {number} after {after} s, not in {allowed:?}");
     }
     assert_eq!(scene.reasons(), ["CloudConfigRejected"]);
     scene.end().await;

@@ -127,9 +127,7 @@ impl Access {
             return Ok(());
         }
         let (verb, path) = (request.method.as_str().to_ascii_lowercase(), request.uri.path());
-        let verdict = self
-            .reviews
-            .authorize(&reviewers.authorization, &user, &verb, path);
+        let verdict = self.reviews.authorize(&reviewers.authorization, &user, &verb, path);
         let Ok(Ok(verdict)) = timeout(LIMIT, verdict).await else {
             return Err(Refusal::unavailable("authorize this client"));
         };
@@ -164,9 +162,7 @@ impl Access {
         }
         if let Some(token) = user::bearer(&request.headers) {
             let user = self.reviews.authenticate(&reviewers.authentication, token).await;
-            return user
-                .map_err(|_| Refusal::unavailable(AUTHENTICATE))?
-                .ok_or_else(Refusal::unauthorized);
+            return user.map_err(|_| Refusal::unavailable(AUTHENTICATE))?.ok_or_else(Refusal::unauthorized);
         }
         match refused {
             true => Err(Refusal::unauthorized()),

@@ -74,10 +74,7 @@ mod tests {
         // Polled once, and not again.
         assert!(futures_util::poll!(run.as_mut()).is_pending());
         advance(STUCK + BEAT).await;
-        assert_eq!(
-            state(&checks),
-            Err("the controller has been stuck for more than 60 s".to_owned())
-        );
+        assert_eq!(state(&checks), Err("the controller has been stuck for more than 60 s".to_owned()));
         assert!(futures_util::poll!(run.as_mut()).is_pending());
         assert_eq!(state(&checks), Ok(()));
     }

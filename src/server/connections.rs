@@ -140,12 +140,6 @@ mod tests {
         drop(all.remove(0));
         let _fifth = fifth.await.unwrap();
         assert!(poll!(&mut second_evicted).is_pending());
-        assert_eq!(
-            (
-                connections.metrics.count.get(),
-                connections.metrics.evictions.get()
-            ),
-            (3, 2)
-        );
+        assert_eq!((connections.metrics.count.get(), connections.metrics.evictions.get()), (3, 2));
     }
 }

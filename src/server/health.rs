@@ -169,9 +169,7 @@ pub(super) fn aggregate(
     if !unused.is_empty() {
         let names: Vec<_> = unused.iter().map(|name| format!("{name:?}")).collect();
         let names = names.join(", ");
-        lines.push(format!(
-            "warn: some health checks cannot be excluded: no matches for {names}"
-        ));
+        lines.push(format!("warn: some health checks cannot be excluded: no matches for {names}"));
     }
     let name = endpoint.name();
     let (status, verdict) = match failed.as_slice() {
@@ -199,10 +197,7 @@ pub(super) fn single(
         Ok(()) => (StatusCode::OK, "ok".to_owned()),
         Err(reason) => {
             let reason: &str = if local_peer { &reason } else { "reason withheld" };
-            (
-                StatusCode::INTERNAL_SERVER_ERROR,
-                format!("internal server error: {reason}\n"),
-            )
+            (StatusCode::INTERNAL_SERVER_ERROR, format!("internal server error: {reason}\n"))
         }
     })
 }
@@ -309,21 +304,15 @@ mod tests {
     #[test]
     fn excluded_checks_do_not_count_and_unknown_ones_are_named() {
         let (checks, _ready) = sample();
-        let (status, body) = get(
-            &checks,
-            Endpoint::Readyz,
-            "verbose&exclude=cloud-provider&exclude=b&exclude=a%20b",
-        );
+        let (status, body) =
+            get(&checks, Endpoint::Readyz, "verbose&exclude=cloud-provider&exclude=b&exclude=a%20b");
         assert_eq!(status, 200);
         assert_eq!(
             body,
             "[+]ping ok\n[+]event-loop ok\n[+]cloud-provider excluded: ok\nwarn: some health checks cannot be \
              excluded: no matches for \"a b\", \"b\"\nreadyz check passed\n"
         );
-        assert_eq!(
-            get(&checks, Endpoint::Readyz, "exclude=cloud-provider"),
-            (200, "ok".into())
-        );
+        assert_eq!(get(&checks, Endpoint::Readyz, "exclude=cloud-provider"), (200, "ok".into()));
     }
 
     #[test]
@@ -348,10 +337,7 @@ mod tests {
     fn paths_name_the_aggregate_and_the_check() {
         assert_eq!(Endpoint::of_path("/readyz"), Some((Endpoint::Readyz, None)));
         assert_eq!(Endpoint::of_path("/readyz/"), Some((Endpoint::Readyz, None)));
-        assert_eq!(
-            Endpoint::of_path("/livez/a-b"),
-            Some((Endpoint::Livez, Some("a-b")))
-        );
+        assert_eq!(Endpoint::of_path("/livez/a-b"), Some((Endpoint::Livez, Some("a-b"))));
         assert_eq!(Endpoint::of_path("/healthzz"), None);
         assert_eq!(Endpoint::of_path("/"), None);
         assert_eq!(Endpoint::of_path("*"), None);
@@ -365,16 +351,9 @@ mod tests {
         assert_eq!(get(&checks, Endpoint::Readyz, ""), (200, "ok".into()));
         let (status, body) = get(&checks, Endpoint::Readyz, "verbose");
         assert_eq!(status, 200);
-        assert!(
-            body.contains("[-]cloud-reachable failed: reason withheld, does not count\n"),
-            "{body}"
-        );
+        assert!(body.contains("[-]cloud-reachable failed: reason withheld, does not count\n"), "{body}");
         let (_, body) = single(&checks, Endpoint::Readyz, "cloud-reachable", true).unwrap();
         assert_eq!(body, "internal server error: no route\n");
-        assert!(
-            !get(&checks, Endpoint::Livez, "verbose")
-                .1
-                .contains("cloud-reachable")
-        );
+        assert!(!get(&checks, Endpoint::Livez, "verbose").1.contains("cloud-reachable"));
     }
 }

@@ -176,10 +176,7 @@ mod tests {
         let numbers: Vec<_> = (4..=52).map(|field: u32| field.to_string()).collect();
         let stat = format!("1 (a) b (c) S {}", numbers.join(" "));
         let (cpu, start) = times(&stat).unwrap();
-        assert!(
-            (cpu - 0.29).abs() < 1e-9 && (start - 0.22).abs() < 1e-9,
-            "{cpu} {start}"
-        );
+        assert!((cpu - 0.29).abs() < 1e-9 && (start - 0.22).abs() < 1e-9, "{cpu} {start}");
         assert!(times("1 (x) S 1 2").is_none());
     }
 
@@ -198,20 +195,14 @@ mod tests {
     fn the_process_is_measured() {
         let text = Metrics::new("1.2.3", &[], []).render().unwrap();
         let value = |name: &str| -> f64 {
-            let line = text
-                .lines()
-                .find(|line| line.starts_with(&format!("{name} ")))
-                .expect(name);
+            let line = text.lines().find(|line| line.starts_with(&format!("{name} "))).expect(name);
             line.rsplit_once(' ').unwrap().1.parse().unwrap()
         };
         assert!(value("process_resident_memory_bytes") > 100_000.0, "{text}");
         assert!(value("process_start_time_seconds") > 1_500_000_000.0, "{text}");
         assert!(value("process_open_fds") >= 3.0, "{text}");
         assert!(value("process_max_fds") > value("process_open_fds"), "{text}");
-        assert!(
-            value("process_virtual_memory_bytes") > value("process_resident_memory_bytes"),
-            "{text}"
-        );
+        assert!(value("process_virtual_memory_bytes") > value("process_resident_memory_bytes"), "{text}");
         assert!(value("process_cpu_seconds_total") >= 0.0, "{text}");
     }
 }

@@ -76,9 +76,7 @@ impl<'a> Route<'a> {
 impl Routes {
     pub(super) fn new(access: Access, shown: Shown) -> Self {
         let requests = Family::default();
-        shown
-            .metrics
-            .with(|registry| register(registry, "ccm_https_requests", requests.clone()));
+        shown.metrics.with(|registry| register(registry, "ccm_https_requests", requests.clone()));
         Self {
             access,
             shown,
@@ -105,9 +103,7 @@ impl Routes {
         };
         let label = route.map_or("none", Route::label);
         let code = response.status().as_str().to_owned();
-        self.requests
-            .get_or_create(&[("page", label.to_owned()), ("code", code)])
-            .inc();
+        self.requests.get_or_create(&[("page", label.to_owned()), ("code", code)]).inc();
         response
     }
 
@@ -208,9 +204,7 @@ fn text(status: StatusCode, body: impl Into<String>) -> Response<String> {
 }
 
 fn with_header(mut response: Response<String>, name: HeaderName, value: &'static str) -> Response<String> {
-    response
-        .headers_mut()
-        .insert(name, HeaderValue::from_static(value));
+    response.headers_mut().insert(name, HeaderValue::from_static(value));
     response
 }
 
@@ -219,9 +213,6 @@ fn not_found() -> Response<String> {
 }
 
 fn method_not_allowed() -> Response<String> {
-    let response = text(
-        StatusCode::METHOD_NOT_ALLOWED,
-        "only GET and HEAD are served here\n",
-    );
+    let response = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are served here\n");
     with_header(response, header::ALLOW, "GET, HEAD")
 }

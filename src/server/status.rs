@@ -163,10 +163,7 @@ impl Status {
     /// As a page.
     pub(super) fn html(&self, checks: &Checks, metrics: &Metrics) -> String {
         let leadership = self.leadership();
-        html::page(
-            &self.report(checks, metrics, leadership.as_ref()),
-            leadership.as_ref(),
-        )
+        html::page(&self.report(checks, metrics, leadership.as_ref()), leadership.as_ref())
     }
 
     fn leadership(&self) -> Option<Leadership> {
@@ -250,9 +247,7 @@ fn list<T: Serialize>(mut all: Vec<T>, of: impl Fn(&T) -> (&'static str, bool)) 
 
 /// The metrics of routes, without those that only a dashboard can use.
 fn is_route(metric: &str) -> bool {
-    let is_part = ["_sum", "_count", "_bucket"]
-        .iter()
-        .any(|end| metric.ends_with(end));
+    let is_part = ["_sum", "_count", "_bucket"].iter().any(|end| metric.ends_with(end));
     !is_part && (metric.starts_with("ccm_route") || metric.starts_with("route_controller_"))
 }
 

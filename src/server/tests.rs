@@ -33,9 +33,7 @@ fn config(certificate: Certificate) -> ServingConfig {
         http2_max_streams: Some(32),
         share_port: false,
         access: AccessConfig {
-            open_paths: ["/healthz", "/readyz", "/livez", "/metrics"]
-                .map(str::to_owned)
-                .to_vec(),
+            open_paths: ["/healthz", "/readyz", "/livez", "/metrics"].map(str::to_owned).to_vec(),
             skip_lookup: true,
             ..AccessConfig::default()
         },
@@ -120,14 +118,8 @@ async fn probes_are_answered_over_tls_with_a_certificate_for_this_machine() {
     let running = start_in(folder.path()).await;
     let ready = running.checks.register("informer-sync");
     let livez = get(&running, folder.path(), "/livez").await;
-    assert!(
-        livez.starts_with("HTTP/1.1 200 OK\r\n") && livez.ends_with("\r\n\r\nok"),
-        "{livez}"
-    );
-    assert!(
-        livez.contains("content-type: text/plain; charset=utf-8\r\n"),
-        "{livez}"
-    );
+    assert!(livez.starts_with("HTTP/1.1 200 OK\r\n") && livez.ends_with("\r\n\r\nok"), "{livez}");
+    assert!(livez.contains("content-type: text/plain; charset=utf-8\r\n"), "{livez}");
     let readyz = get(&running, folder.path(), "/readyz").await;
     assert!(readyz.starts_with("HTTP/1.1 500 "), "{readyz}");
     assert!(
@@ -135,26 +127,11 @@ async fn probes_are_answered_over_tls_with_a_certificate_for_this_machine() {
         "{readyz}"
     );
     let single = get(&running, folder.path(), "/readyz/informer-sync").await;
-    assert!(
-        single.ends_with("internal server error: not started yet\n"),
-        "{single}"
-    );
+    assert!(single.ends_with("internal server error: not started yet\n"), "{single}");
     ready.set_ok();
-    assert!(
-        get(&running, folder.path(), "/readyz/informer-sync")
-            .await
-            .ends_with("\r\n\r\nok")
-    );
-    assert!(
-        get(&running, folder.path(), "/nothing")
-            .await
-            .starts_with("HTTP/1.1 404 ")
-    );
-    assert!(
-        get(&running, folder.path(), "/readyz/nothing")
-            .await
-            .starts_with("HTTP/1.1 404 ")
-    );
+    assert!(get(&running, folder.path(), "/readyz/informer-sync").await.ends_with("\r\n\r\nok"));
+    assert!(get(&running, folder.path(), "/nothing").await.starts_with("HTTP/1.1 404 "));
+    assert!(get(&running, folder.path(), "/readyz/nothing").await.starts_with("HTTP/1.1 404 "));
 }
 
 #[tokio::test]
@@ -227,10 +204,7 @@ async fn handshake(
             .with_no_client_auth();
     client.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     TlsConnector::from(Arc::new(client))
-        .connect(
-            ServerName::try_from(name).unwrap(),
-            TcpStream::connect(address).await?,
-        )
+        .connect(ServerName::try_from(name).unwrap(), TcpStream::connect(address).await?)
         .await
 }
 
@@ -262,9 +236,7 @@ async fn the_handshake_is_what_the_flags_allow() {
     let agreed = stream.get_ref().1.negotiated_key_exchange_group().unwrap();
     assert_eq!(agreed.name(), group);
 
-    let stream = handshake(|config| config.http2_max_streams = None, both, "localhost", &[])
-        .await
-        .unwrap();
+    let stream = handshake(|config| config.http2_max_streams = None, both, "localhost", &[]).await.unwrap();
     assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"http/1.1"[..]));
 }
 
@@ -274,14 +246,8 @@ async fn clients_get_the_certificate_of_the_name_they_ask_for() {
     let pair = |file: &str, names: &[&str]| {
         let names: Vec<_> = names.iter().map(ToString::to_string).collect();
         let key = rcgen::KeyPair::generate().unwrap();
-        let created = rcgen::CertificateParams::new(names)
-            .unwrap()
-            .self_signed(&key)
-            .unwrap();
-        let (certificate, path) = (
-            folder.path().join(file),
-            folder.path().join(format!("{file}.key")),
-        );
+        let created = rcgen::CertificateParams::new(names).unwrap().self_signed(&key).unwrap();
+        let (certificate, path) = (folder.path().join(file), folder.path().join(format!("{file}.key")));
         fs::write(&certificate, created.pem()).unwrap();
         fs::write(&path, key.serialize_pem()).unwrap();
         (certificate, path)
@@ -356,10 +322,7 @@ async fn http2_is_spoken_to_those_who_ask_for_it() {
     let mut stream = connect(running.address, &file, b"h2").await.unwrap();
     assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
     // The preface and an empty SETTINGS frame; the server's own SETTINGS frame (type 4 on stream 0) must come.
-    stream
-        .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0")
-        .await
-        .unwrap();
+    stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
     let mut frame = [0; 9];
     stream.read_exact(&mut frame).await.unwrap();
     assert_eq!((frame[3], &frame[5..]), (4, &[0, 0, 0, 0][..]));
@@ -380,17 +343,11 @@ async fn the_pair_in_the_folder_is_used_again() {
     let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&key).unwrap().permissions());
     assert_eq!(mode & 0o777, 0o600);
     fs::remove_file(&key).unwrap();
-    let error = Server::bind(
-        &config(Certificate::Directory(folder.path().to_owned())),
-        Shown::default(),
-    )
-    .err()
-    .unwrap()
-    .join("\n");
-    assert!(
-        error.contains("cloud-controller-manager.crt exists but"),
-        "{error}"
-    );
+    let error = Server::bind(&config(Certificate::Directory(folder.path().to_owned())), Shown::default())
+        .err()
+        .unwrap()
+        .join("\n");
+    assert!(error.contains("cloud-controller-manager.crt exists but"), "{error}");
 }
 
 #[tokio::test]
@@ -404,25 +361,15 @@ async fn a_renewed_certificate_is_used_without_a_restart_and_a_broken_one_is_not
 
     // Only the certificate has been replaced: it does not fit the key, and the one in use stays.
     fs::copy(name(new.path(), "crt"), name(old.path(), "crt")).unwrap();
-    connect(running.address, old_certificate.path(), b"http/1.1")
-        .await
-        .unwrap();
-    connect(running.address, &name(new.path(), "crt"), b"http/1.1")
-        .await
-        .unwrap_err();
+    connect(running.address, old_certificate.path(), b"http/1.1").await.unwrap();
+    connect(running.address, &name(new.path(), "crt"), b"http/1.1").await.unwrap_err();
 
     fs::copy(name(new.path(), "key"), name(old.path(), "key")).unwrap();
-    connect(running.address, &name(new.path(), "crt"), b"http/1.1")
-        .await
-        .unwrap();
-    connect(running.address, old_certificate.path(), b"http/1.1")
-        .await
-        .unwrap_err();
+    connect(running.address, &name(new.path(), "crt"), b"http/1.1").await.unwrap();
+    connect(running.address, old_certificate.path(), b"http/1.1").await.unwrap_err();
 
     fs::remove_file(name(old.path(), "key")).unwrap();
-    connect(running.address, &name(new.path(), "crt"), b"http/1.1")
-        .await
-        .unwrap();
+    connect(running.address, &name(new.path(), "crt"), b"http/1.1").await.unwrap();
 }
 
 #[tokio::test]
@@ -431,9 +378,7 @@ async fn connections_that_are_open_get_their_answer_at_the_end() {
     let file = folder.path().join("cloud-controller-manager.crt");
     let running = start_in(folder.path()).await;
     let mut idle = connect(running.address, &file, b"http/1.1").await.unwrap();
-    idle.write_all(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        .await
-        .unwrap();
+    idle.write_all(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
     let mut answer = vec![0; 12];
     idle.read_exact(&mut answer).await.unwrap();
     assert_eq!(answer, b"HTTP/1.1 200");
@@ -453,10 +398,7 @@ async fn what_keeps_it_from_starting_is_named() {
     let bind =
         async |config: &ServingConfig| Server::bind(config, Shown::default()).err().unwrap().join("\n");
     let error = bind(&config).await;
-    assert!(
-        error.contains(&config.address.to_string()) && error.contains("--secure-port"),
-        "{error}"
-    );
+    assert!(error.contains(&config.address.to_string()) && error.contains("--secure-port"), "{error}");
 
     let folder = tempfile::tempdir().unwrap();
     let (certificate, key) = (folder.path().join("tls.crt"), folder.path().join("tls.key"));
@@ -465,16 +407,10 @@ async fn what_keeps_it_from_starting_is_named() {
         key: key.clone(),
     });
     let error = bind(&config).await;
-    assert!(
-        error.contains("cannot read") && error.contains("tls.crt"),
-        "{error}"
-    );
+    assert!(error.contains("cannot read") && error.contains("tls.crt"), "{error}");
     fs::write(&certificate, "nothing of use").unwrap();
     let error = bind(&config).await;
-    assert!(
-        error.contains("tls.crt contains no certificate in PEM form"),
-        "{error}"
-    );
+    assert!(error.contains("tls.crt contains no certificate in PEM form"), "{error}");
 }
 
 #[tokio::test]
@@ -499,10 +435,6 @@ fn json_is_for_clients_that_prefer_it() {
     ] {
         let mut headers = http::HeaderMap::new();
         headers.insert("accept", accept.parse().unwrap());
-        assert_eq!(
-            routes::prefers(&headers, "application/json", "text/html"),
-            expected,
-            "{accept}"
-        );
+        assert_eq!(routes::prefers(&headers, "application/json", "text/html"), expected, "{accept}");
     }
 }

@@ -227,9 +227,7 @@ fn match_name(pattern: &str, name: &str) -> Option<bool> {
 
 impl ResolvesServerCert for Named {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        let found = hello
-            .server_name()
-            .and_then(|name| self.find(&name.to_ascii_lowercase()));
+        let found = hello.server_name().and_then(|name| self.find(&name.to_ascii_lowercase()));
         found.or_else(|| self.default.resolve(hello))
     }
 }

@@ -32,10 +32,7 @@ fn check(bytes: &[u8]) {
     for (_, finding) in &reading.findings {
         let position = finding.place.as_ref().and_then(|place| place.position);
         let line = position.map(|position| position.line);
-        assert!(
-            line.is_some_and(|line| (1..=lines).contains(&line)),
-            "{finding:?}"
-        );
+        assert!(line.is_some_and(|line| (1..=lines).contains(&line)), "{finding:?}");
         for text in [&finding.about, &finding.message, &finding.fix] {
             assert!(!text.contains('\n'), "{finding:?}");
         }
@@ -48,21 +45,10 @@ fn check(bytes: &[u8]) {
     ];
     let mut begins = BTreeSet::new();
     for service in &reading.services {
-        let place = |field| {
-            service
-                .place(field)
-                .position
-                .map(|position| (position.line, position.column))
-        };
+        let place = |field| service.place(field).position.map(|position| (position.line, position.column));
         let [begin, others @ ..] = fields.each_ref().map(place);
-        assert!(
-            begin.is_some_and(|(line, _)| (1..=lines).contains(&line)),
-            "{service:?}"
-        );
-        assert!(
-            others.iter().all(|at| at.is_some_and(|(line, _)| line <= lines)),
-            "{service:?}"
-        );
+        assert!(begin.is_some_and(|(line, _)| (1..=lines).contains(&line)), "{service:?}");
+        assert!(others.iter().all(|at| at.is_some_and(|(line, _)| line <= lines)), "{service:?}");
         begins.insert(begin);
     }
     // An alias is where its anchor is; everything else has a place of its own.

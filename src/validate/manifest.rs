@@ -251,9 +251,7 @@ fn entries_mut(node: &mut Node) -> &mut [Entry] {
 /// The values of this key; a key may occur twice.
 fn values_mut<'a>(node: &'a mut Node, key: &'a str) -> impl Iterator<Item = &'a mut Node> {
     let entries = entries_mut(node).iter_mut();
-    entries
-        .filter(move |entry| entry.key == key)
-        .map(|entry| &mut entry.node)
+    entries.filter(move |entry| entry.key == key).map(|entry| &mut entry.node)
 }
 
 /// Allocates a node port for each port without one, as the API server does when the Service is created.

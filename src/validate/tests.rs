@@ -22,12 +22,7 @@ fn wrong(text: &str) -> Vec<(usize, String, String, String)> {
     findings
         .map(|(service, finding)| {
             let position = finding.place.unwrap().position.unwrap();
-            (
-                position.line,
-                service.unwrap_or_default(),
-                finding.about,
-                finding.message,
-            )
+            (position.line, service.unwrap_or_default(), finding.about, finding.message)
         })
         .collect()
 }
@@ -82,11 +77,7 @@ fn services_are_found_in_documents_and_lists_with_the_lines_of_their_fields() {
     assert_eq!(reading.findings, []);
     let names: Vec<_> = reading.services.iter().map(|manifest| &manifest.name).collect();
     assert_eq!(names, ["shop/web", "listed"]);
-    let others: Vec<_> = reading
-        .others
-        .iter()
-        .map(|(kind, count)| (kind.as_str(), *count))
-        .collect();
+    let others: Vec<_> = reading.others.iter().map(|(kind, count)| (kind.as_str(), *count)).collect();
     assert_eq!(others, [("Deployment", 1), ("Secret", 1), ("Service", 1)]);
     assert_eq!(reading.skipped.len(), 1);
     let skipped = &reading.skipped[0];
@@ -164,10 +155,7 @@ a: *nowhere
     let reading = read(text);
     assert_eq!(reading.services.len(), 1, "{:?}", reading.findings);
     assert_eq!(reading.services[0].name, "good");
-    let lines: Vec<_> = wrong(text)
-        .into_iter()
-        .map(|(line, .., message)| (line, message))
-        .collect();
+    let lines: Vec<_> = wrong(text).into_iter().map(|(line, .., message)| (line, message)).collect();
     let expected = [
         (4, "not YAML: "),
         (6, "not a Kubernetes object, but a text"),
@@ -184,15 +172,9 @@ a: *nowhere
         );
     }
     let template = read("metadata:\n  name: {{ .Release.Name }}\n");
-    assert!(
-        template.findings[0].1.fix.contains("helm template"),
-        "{template:?}"
-    );
+    assert!(template.findings[0].1.fix.contains("helm template"), "{template:?}");
     let latin = manifest::read("f.yaml", b"a: b\nc: \xe4\n");
-    assert_eq!(
-        latin.findings[0].1.place.as_ref().unwrap().to_string(),
-        "f.yaml:2:1"
-    );
+    assert_eq!(latin.findings[0].1.place.as_ref().unwrap().to_string(), "f.yaml:2:1");
 }
 
 #[test]
@@ -375,11 +357,7 @@ async fn a_report_holds_config_cloud_and_manifests_in_this_order() {
         [0, 2]
     );
     let report = check(&provider, context(), &[missing, source]).await;
-    assert_eq!(
-        report.verdict(),
-        Verdict::Incomplete,
-        "though there are errors, too"
-    );
+    assert_eq!(report.verdict(), Verdict::Incomplete, "though there are errors, too");
     assert_eq!(report.services, 2);
     // Such as the output of a command that failed.
     let (_kept, empty) = file("---\n");
@@ -395,10 +373,7 @@ async fn of_a_provider_without_a_checker_as_much_as_it_tells() {
     let text = as_text(&report);
     assert!(text.contains("error: cloud: who are you"), "{text}");
     assert!(text.contains("the provider acme does not check them"), "{text}");
-    assert!(
-        text.contains("Service shop/web: only its form was checked"),
-        "{text}"
-    );
+    assert!(text.contains("Service shop/web: only its form was checked"), "{text}");
 
     let wrong = Provider {
         validate: |_| Err(Error::new(ErrorKind::InvalidConfig, "a:1: x\na:2: y")),

@@ -34,11 +34,7 @@ fn write(report: &Report, out: &mut String) -> fmt::Result {
         writeln!(out, "Not checked")?;
         for skipped in &report.skipped {
             let (file, line) = (&skipped.file, skipped.line);
-            writeln!(
-                out,
-                "  - {file}:{line}: Service {}: {}",
-                skipped.service, skipped.why
-            )?;
+            writeln!(out, "  - {file}:{line}: Service {}: {}", skipped.service, skipped.why)?;
         }
         for left_out in &report.left_out {
             writeln!(out, "  - {left_out}")?;

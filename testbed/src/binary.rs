@@ -57,9 +57,7 @@ impl Ccm {
     /// When it cannot be started.
     pub fn start(launch: &Launch) -> Result<Self> {
         let mut args = launch.args.clone();
-        let given = args
-            .iter()
-            .find_map(|a| a.strip_prefix(PORT_FLAG)?.strip_prefix('=').map(str::to_owned));
+        let given = args.iter().find_map(|a| a.strip_prefix(PORT_FLAG)?.strip_prefix('=').map(str::to_owned));
         let port = match given {
             Some(port) => port.parse().with_context(|| format!("invalid port {port:?}"))?,
             None => {
@@ -140,11 +138,7 @@ impl Ccm {
     /// # Errors
     /// When there is no answer.
     pub async fn get(&self, path: &str) -> Result<(u16, String)> {
-        let response = self
-            .http
-            .get(format!("https://127.0.0.1:{}{path}", self.port))
-            .send()
-            .await?;
+        let response = self.http.get(format!("https://127.0.0.1:{}{path}", self.port)).send().await?;
         Ok((response.status().as_u16(), response.text().await?))
     }
 
@@ -163,10 +157,7 @@ impl Ccm {
                 bail!("the program ended ({status}); {}", process::log_tail(&self.log));
             }
             if Instant::now() >= end {
-                bail!(
-                    "{path} is not healthy after {limit:?}: {answer:?}; {}",
-                    process::log_tail(&self.log)
-                );
+                bail!("{path} is not healthy after {limit:?}: {answer:?}; {}", process::log_tail(&self.log));
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -303,11 +294,7 @@ mod tests {
     async fn the_wait_for_health_ends_when_the_program_ends() {
         let dir = tempfile::tempdir().unwrap();
         let mut ccm = shell("echo no such flag; exit 2", dir.path());
-        let error = ccm
-            .wait_healthy("/healthz", Duration::from_secs(60))
-            .await
-            .unwrap_err()
-            .to_string();
+        let error = ccm.wait_healthy("/healthz", Duration::from_secs(60)).await.unwrap_err().to_string();
         assert!(error.contains("no such flag"), "{error}");
     }
 

@@ -53,12 +53,7 @@ pub(crate) enum Kind {
 
 pub(crate) fn lock_file(path: &Path, kind: Kind) -> Result<Lock> {
     let open = || -> std::io::Result<File> {
-        let file = File::options()
-            .create(true)
-            .truncate(false)
-            .read(true)
-            .write(true)
-            .open(path)?;
+        let file = File::options().create(true).truncate(false).read(true).write(true).open(path)?;
         match kind {
             Kind::Shared => file.lock_shared()?,
             Kind::Exclusive => file.lock()?,
@@ -81,11 +76,7 @@ pub(crate) fn hash_sources(dir: &Path, extensions: &[&str], extra: &str) -> Resu
     let mut files = Vec::new();
     for entry in fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))? {
         let path = entry?.path();
-        if path
-            .extension()
-            .and_then(OsStr::to_str)
-            .is_some_and(|e| extensions.contains(&e))
-        {
+        if path.extension().and_then(OsStr::to_str).is_some_and(|e| extensions.contains(&e)) {
             files.push(path);
         }
     }

@@ -12,10 +12,7 @@ use crate::cache::say;
 /// The root of the checkout.
 pub fn root() -> PathBuf {
     // This crate is one level below.
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .unwrap_or(Path::new("."))
-        .to_owned()
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new(".")).to_owned()
 }
 
 /// A cargo command in the root of the checkout.
@@ -28,9 +25,7 @@ pub fn cargo(args: &[&str]) -> Command {
 /// Runs a command, and fails if the command fails.
 pub fn run(command: &mut Command) -> Result<()> {
     let shown = shown(command);
-    let status = command
-        .status()
-        .with_context(|| format!("could not run `{shown}`"))?;
+    let status = command.status().with_context(|| format!("could not run `{shown}`"))?;
     if !status.success() {
         bail!("`{shown}` failed ({status})");
     }
@@ -52,10 +47,7 @@ pub fn output(command: &mut Command) -> Result<String> {
 
 fn shown(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
-    words
-        .map(|word| word.to_string_lossy())
-        .collect::<Vec<_>>()
-        .join(" ")
+    words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
 }
 
 /// The build profile.

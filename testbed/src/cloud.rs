@@ -180,9 +180,7 @@ impl Cloud {
                 let mut counts = BTreeMap::new();
                 for call in cloud.calls_since(mark)? {
                     if call.user_agent.starts_with("cloud-controller-manager") {
-                        *counts
-                            .entry(format!("{} {}", call.method, call.service))
-                            .or_default() += 1;
+                        *counts.entry(format!("{} {}", call.method, call.service)).or_default() += 1;
                     }
                 }
                 Ok(counts)

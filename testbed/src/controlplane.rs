@@ -121,10 +121,7 @@ impl ControlPlane {
             .stderr(stderr)
             .spawn()
             .with_context(|| format!("cannot start {}", self.program.path.display()))?;
-        let stdout = child
-            .stdout
-            .take()
-            .context("the control plane has no standard output")?;
+        let stdout = child.stdout.take().context("the control plane has no standard output")?;
         self.process = Some(child.into());
         // The program exits if it does not become ready, which ends its output.
         let line = blocking(move || {
@@ -135,10 +132,7 @@ impl ControlPlane {
         .await?;
         let Ok(ready) = serde_json::from_str::<Ready>(&line) else {
             self.kill()?;
-            bail!(
-                "the control plane did not become ready; {}",
-                process::log_tail(&log)
-            );
+            bail!("the control plane did not become ready; {}", process::log_tail(&log));
         };
         self.server = ready.server;
         Ok(())
@@ -280,10 +274,7 @@ impl Drop for ControlPlane {
             return;
         }
         if let Err(error) = self.kill() {
-            cache::say(format!(
-                "the control plane in {} was not killed: {error:#}",
-                self.dir.display()
-            ));
+            cache::say(format!("the control plane in {} was not killed: {error:#}", self.dir.display()));
         }
     }
 }

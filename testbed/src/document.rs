@@ -43,13 +43,8 @@ fn origin() -> Result<String> {
     };
     let field = |file: &str, name: &str| {
         let text = fs::read_to_string(file).unwrap_or_default();
-        let mut values = text
-            .lines()
-            .filter_map(|line| line.strip_prefix(name)?.split_once(':'));
-        values
-            .next()
-            .map(|(_, value)| value.trim().to_owned())
-            .unwrap_or_default()
+        let mut values = text.lines().filter_map(|line| line.strip_prefix(name)?.split_once(':'));
+        values.next().map(|(_, value)| value.trim().to_owned()).unwrap_or_default()
     };
     let memory = field("/proc/meminfo", "MemTotal");
     let memory: u64 = memory.trim_end_matches(" kB").parse().unwrap_or_default();
@@ -79,14 +74,9 @@ fn write(path: &Path, text: &str) -> Result<()> {
 }
 
 fn replace(old: &str, name: &str, section: &str) -> String {
-    let (begin, end) = (
-        format!("<!-- bench {name} -->"),
-        format!("<!-- end of bench {name} -->"),
-    );
+    let (begin, end) = (format!("<!-- bench {name} -->"), format!("<!-- end of bench {name} -->"));
     let new = format!("{begin}\n\n{}\n\n{end}", section.trim());
-    let parts = old
-        .split_once(&begin)
-        .and_then(|(before, rest)| Some((before, rest.split_once(&end)?.1)));
+    let parts = old.split_once(&begin).and_then(|(before, rest)| Some((before, rest.split_once(&end)?.1)));
     match parts {
         Some((before, after)) => format!("{before}{new}{after}"),
         None => format!("{}\n\n{new}\n", old.trim_end()),
@@ -99,10 +89,7 @@ mod tests {
 
     #[test]
     fn the_origin_is_below_the_heading() {
-        assert_eq!(
-            with_origin("## Nodes\n\nFew.", "Now."),
-            "## Nodes\n\nNow.\n\nFew."
-        );
+        assert_eq!(with_origin("## Nodes\n\nFew.", "Now."), "## Nodes\n\nNow.\n\nFew.");
         assert!(origin().unwrap().starts_with("Measured on 2"));
     }
 

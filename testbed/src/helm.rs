@@ -70,10 +70,7 @@ impl Helm {
     /// When Helm fails; with its standard error.
     pub fn run(&self, args: &[&str]) -> Result<String> {
         let mut command = Command::new(&self.program);
-        command
-            .args(args)
-            .env("HOME", self.home.path())
-            .env("KUBECONFIG", &self.kubeconfig);
+        command.args(args).env("HOME", self.home.path()).env("KUBECONFIG", &self.kubeconfig);
         for variable in ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"] {
             command.env(variable, self.home.path());
         }
@@ -106,10 +103,7 @@ impl UpstreamCharts {
     /// When the cloud has no chart.
     pub fn chart(&self, cloud: &str) -> Result<PathBuf> {
         let module = format!("k8s.io/cloud-provider-{cloud}");
-        let module = self
-            .modules
-            .get(&module)
-            .with_context(|| format!("{module} is not in go.mod"))?;
+        let module = self.modules.get(&module).with_context(|| format!("{module} is not in go.mod"))?;
         copy_upstream_chart(cloud, module, self.folder.path())
     }
 }

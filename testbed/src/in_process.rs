@@ -25,10 +25,7 @@ impl InProcess {
     /// # Errors
     /// When the runtime cannot be created.
     pub fn start(program: impl Future<Output = Result<()>> + Send + 'static) -> Result<Self> {
-        let runtime = Builder::new_multi_thread()
-            .worker_threads(2)
-            .enable_all()
-            .build()?;
+        let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         Ok(Self {
             task: runtime.spawn(program),
             runtime: Some(runtime),

@@ -60,10 +60,7 @@ pub fn build(resources: &[&str], components: &[&str]) -> Result<Vec<Value>> {
     let folder = tempfile::tempdir()?;
     let deploy = folder.path().join("deploy");
     copy_folder(&shipped(""), &deploy)?;
-    fs::copy(
-        shipped("openstack/cloud.conf.example"),
-        deploy.join("secret/cloud.conf"),
-    )?;
+    fs::copy(shipped("openstack/cloud.conf.example"), deploy.join("secret/cloud.conf"))?;
     fs::write(deploy.join("ca-bundle/ca.crt"), "a certificate\n")?;
     fs::write(deploy.join("digitalocean/access-token"), "a token\n")?;
     let list = |paths: &[&str]| -> Vec<_> { paths.iter().map(|path| format!("../{path}")).collect() };
@@ -115,10 +112,7 @@ pub async fn apply(client: &Client, object: &Value, dry_run: bool) -> Result<Dyn
     let (api_version, kind) = (text(&object["apiVersion"]), text(&object["kind"]));
     let name = text(&object["metadata"]["name"]);
     let what = format!("{kind} {name}");
-    ensure!(
-        !kind.is_empty() && !name.is_empty(),
-        "an object without kind or name: {object}"
-    );
+    ensure!(!kind.is_empty() && !name.is_empty(), "an object without kind or name: {object}");
     let (group, version) = api_version.split_once('/').unwrap_or(("", &api_version));
     let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, &kind));
     let api: Api<DynamicObject> = match object["metadata"]["namespace"].as_str() {
@@ -187,10 +181,8 @@ pub async fn granted(
     let client = control_plane.client().await?;
     let user = format!("system:serviceaccount:{namespace}:{name}");
     for right in rights(objects).into_iter().chain(borrowed(objects)) {
-        let granted = eventually(LIMIT, async || {
-            is_granted(&client, &user, &right).await.then_some(())
-        })
-        .await;
+        let granted =
+            eventually(LIMIT, async || is_granted(&client, &user, &right).await.then_some(())).await;
         granted.with_context(|| format!("{user} does not have the permission {right}"))?;
     }
     control_plane.service_account_kubeconfig(namespace, name).await
@@ -322,9 +314,7 @@ pub fn borrowed(objects: &[Value]) -> Vec<Right> {
         name: name.to_owned(),
         namespace: namespace.to_owned(),
     };
-    let roles = objects
-        .iter()
-        .filter_map(|object| object["roleRef"]["name"].as_str());
+    let roles = objects.iter().filter_map(|object| object["roleRef"]["name"].as_str());
     roles
         .flat_map(|role| match role {
             "system:auth-delegator" => vec![
@@ -397,13 +387,7 @@ mod tests {
         let [get, patch] = rights.as_slice() else {
             panic!("{rights:?}")
         };
-        assert!(patch.covers(&request(
-            "patch",
-            "/api/v1/nodes/n/status",
-            "nodes",
-            "status",
-            "n"
-        )));
+        assert!(patch.covers(&request("patch", "/api/v1/nodes/n/status", "nodes", "status", "n")));
         assert!(!patch.covers(&request("patch", "/api/v1/nodes/n", "nodes", "", "n")));
         assert!(get.covers(&request("get", "/apis/a.b/v1/leases/x", "leases", "", "x")));
         assert!(!get.covers(&request("get", "/apis/a.b/v1/leases/y", "leases", "", "y")));

@@ -108,9 +108,7 @@ impl Moto {
             ids: Value::Null,
             proxy,
         };
-        account.ids = account
-            .run("seed", json!({"cluster": cluster, "instances": instances}))
-            .await?;
+        account.ids = account.run("seed", json!({"cluster": cluster, "instances": instances})).await?;
         Ok(account)
     }
 }
@@ -211,8 +209,7 @@ impl Account<'_> {
     /// # Errors
     /// When moto refuses one of them.
     pub async fn rebuild(&self, objects: &Value, words: &Value) -> Result<Value> {
-        self.run("rebuild", json!({"cloud": objects, "words": words}))
-            .await
+        self.run("rebuild", json!({"cloud": objects, "words": words})).await
     }
 
     /// Deletes load balancers, target groups and the rules and groups that were added.

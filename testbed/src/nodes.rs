@@ -90,10 +90,7 @@ impl NodeSpec {
         }
         if self.realistic {
             for i in 0..15 {
-                labels.insert(
-                    format!("node.example.com/purpose-{i}"),
-                    format!("value-of-label-{i}"),
-                );
+                labels.insert(format!("node.example.com/purpose-{i}"), format!("value-of-label-{i}"));
             }
         }
         Node {
@@ -147,10 +144,7 @@ impl NodeSpec {
                 ("cpu".to_owned(), Quantity("8".to_owned())),
                 ("ephemeral-storage".to_owned(), Quantity("101430960Ki".to_owned())),
                 ("hugepages-2Mi".to_owned(), Quantity("0".to_owned())),
-                (
-                    "memory".to_owned(),
-                    Quantity(format!("{}Ki", 32_768_000 - reserved)),
-                ),
+                ("memory".to_owned(), Quantity(format!("{}Ki", 32_768_000 - reserved))),
                 ("pods".to_owned(), Quantity("110".to_owned())),
             ])
         };
@@ -194,9 +188,7 @@ pub async fn register(client: &kube::Client, specs: impl IntoIterator<Item = &No
     stream::iter(specs)
         .map(|spec| async move {
             let created = nodes.create(parameters, &spec.build()).await;
-            created
-                .map(drop)
-                .with_context(|| format!("cannot register node {}", spec.name))
+            created.map(drop).with_context(|| format!("cannot register node {}", spec.name))
         })
         .buffer_unordered(PARALLEL)
         .try_collect()
@@ -233,12 +225,7 @@ fn ready_condition(ready: bool) -> NodeCondition {
     if ready {
         condition("Ready", "True", "KubeletReady", "kubelet is posting ready status")
     } else {
-        condition(
-            "Ready",
-            "False",
-            "KubeletNotReady",
-            "container runtime network not ready",
-        )
+        condition("Ready", "False", "KubeletNotReady", "container runtime network not ready")
     }
 }
 
@@ -275,9 +262,7 @@ mod tests {
 
     #[test]
     fn a_realistic_node_has_about_ten_kilobytes() {
-        let bytes = serde_json::to_vec(&NodeSpec::new("node-1").realistic().build())
-            .unwrap()
-            .len();
+        let bytes = serde_json::to_vec(&NodeSpec::new("node-1").realistic().build()).unwrap().len();
         assert!((8_000..12_000).contains(&bytes), "{bytes}");
     }
 
@@ -287,10 +272,7 @@ mod tests {
         spec.node_ip = Some("10.0.0.7".parse().unwrap());
         let node = spec.build();
         let addresses = node.status.unwrap().addresses.unwrap();
-        assert_eq!(
-            addresses,
-            [address("InternalIP", "10.0.0.7"), address("Hostname", "node-1")]
-        );
+        assert_eq!(addresses, [address("InternalIP", "10.0.0.7"), address("Hostname", "node-1")]);
         assert_eq!(node.metadata.annotations.unwrap()[PROVIDED_NODE_IP], "10.0.0.7");
     }
 }

@@ -43,11 +43,7 @@ pub fn is_from_api_server(event: &Event) -> bool {
 #[must_use]
 pub fn taints(node: &Node) -> Vec<&str> {
     let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref());
-    taints
-        .unwrap_or_default()
-        .iter()
-        .map(|taint| taint.key.as_str())
-        .collect()
+    taints.unwrap_or_default().iter().map(|taint| taint.key.as_str()).collect()
 }
 
 /// Whether a Node is initialized.
@@ -72,10 +68,7 @@ pub fn label<'a>(node: &'a Node, key: &str) -> Option<&'a str> {
 /// A Node's addresses: type and address.
 #[must_use]
 pub fn addresses(node: &Node) -> Vec<(&str, &str)> {
-    let addresses = node
-        .status
-        .as_ref()
-        .and_then(|status| status.addresses.as_deref());
+    let addresses = node.status.as_ref().and_then(|status| status.addresses.as_deref());
     addresses
         .unwrap_or_default()
         .iter()

@@ -139,10 +139,8 @@ impl OpenStack {
 
     async fn seed_servers(&self, servers: u32) -> Result<()> {
         let have: Vec<String> = self.list_servers().await?.into_iter().map(|s| s.name).collect();
-        let missing: Vec<String> = (1..=servers)
-            .map(|i| format!("node-{i}"))
-            .filter(|name| !have.contains(name))
-            .collect();
+        let missing: Vec<String> =
+            (1..=servers).map(|i| format!("node-{i}")).filter(|name| !have.contains(name)).collect();
         if missing.is_empty() {
             return Ok(());
         }
@@ -293,9 +291,7 @@ impl Scripts {
 
     fn command(&self, script: &str) -> Command {
         let mut command = Command::new(self.sources.join(script));
-        command
-            .env("OSREAL_DIR", &self.dir)
-            .env("OSREAL_CACHE", &self.cache);
+        command.env("OSREAL_DIR", &self.dir).env("OSREAL_CACHE", &self.cache);
         command
     }
 
@@ -339,13 +335,8 @@ impl Guard {
         let script = scripts.command("guard.sh");
         let mut command = Command::new("setsid");
         command.arg(script.get_program()).arg(users_lock);
-        command
-            .env("OSREAL_DIR", &scripts.dir)
-            .env("OSREAL_CACHE", &scripts.cache);
-        command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
+        command.env("OSREAL_DIR", &scripts.dir).env("OSREAL_CACHE", &scripts.cache);
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         Ok(Self {
             child: command.spawn().context("cannot start the guard of OpenStack")?,
         })

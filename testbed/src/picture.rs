@@ -95,9 +95,7 @@ impl Picture {
 /// The text with replaced words.
 pub(crate) fn replace_words(text: &str, roles: &BTreeMap<String, String>) -> String {
     let roles = roles.iter().filter(|(id, _)| !id.is_empty());
-    roles.fold(text.to_owned(), |text, (id, role)| {
-        text.replace(id.as_str(), &format!("<{role}>"))
-    })
+    roles.fold(text.to_owned(), |text, (id, role)| text.replace(id.as_str(), &format!("<{role}>")))
 }
 
 fn line(object: &ObjectState) -> String {

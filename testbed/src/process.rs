@@ -18,9 +18,7 @@ pub(crate) fn log_tail(path: &Path) -> String {
     let bytes = fs::read(path).unwrap_or_default();
     let text = String::from_utf8_lossy(&bytes);
     let lines: Vec<&str> = text.lines().collect();
-    let tail = lines
-        .get(lines.len().saturating_sub(TAIL_LINES)..)
-        .unwrap_or_default();
+    let tail = lines.get(lines.len().saturating_sub(TAIL_LINES)..).unwrap_or_default();
     format!("end of {}:\n{}", path.display(), tail.join("\n"))
 }
 
@@ -37,11 +35,7 @@ pub(crate) fn open_log(path: &Path) -> Result<fs::File> {
 pub(crate) fn run_logged(command: &Command, log: &Path) -> Result<()> {
     let status = spawn_tied(command, open_log(log)?)?.wait()?;
     if !status.success() {
-        bail!(
-            "{} failed ({status}); {}",
-            command.get_program().display(),
-            log_tail(log)
-        );
+        bail!("{} failed ({status}); {}", command.get_program().display(), log_tail(log));
     }
     Ok(())
 }
@@ -49,22 +43,12 @@ pub(crate) fn run_logged(command: &Command, log: &Path) -> Result<()> {
 /// Runs a command to its end and returns its standard output.
 pub(crate) fn run_captured(command: &mut Command) -> Result<String> {
     let program = command.get_program().display().to_string();
-    let output = command
-        .stdin(Stdio::null())
-        .output()
-        .with_context(|| format!("cannot run {program}"))?;
+    let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot run {program}"))?;
     if !output.status.success() {
         // Some programs print errors as part of their results.
         let printed = [&output.stderr, &output.stdout].map(|text| String::from_utf8_lossy(text));
-        let error = printed
-            .iter()
-            .map(|text| text.trim())
-            .find(|text| !text.is_empty());
-        bail!(
-            "{program} failed ({}): {}",
-            output.status,
-            error.unwrap_or_default()
-        );
+        let error = printed.iter().map(|text| text.trim()).find(|text| !text.is_empty());
+        bail!("{program} failed ({}): {}", output.status, error.unwrap_or_default());
     }
     String::from_utf8(output.stdout).with_context(|| format!("{program} did not print UTF-8"))
 }
@@ -184,8 +168,7 @@ fn tie(command: &Command) -> Command {
     });
     let mut tied = if *HAS_SETPRIV {
         let mut tied = Command::new("setpriv");
-        tied.args(["--pdeathsig", "KILL", "--"])
-            .arg(command.get_program());
+        tied.args(["--pdeathsig", "KILL", "--"]).arg(command.get_program());
         tied
     } else {
         Command::new(command.get_program())
@@ -213,12 +196,9 @@ mod tests {
     fn an_error_contains_the_end_of_the_log() {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("log");
-        let error = run_logged(
-            Command::new("sh").args(["-c", "seq 100; echo broken >&2; exit 3"]),
-            &log,
-        )
-        .unwrap_err()
-        .to_string();
+        let error = run_logged(Command::new("sh").args(["-c", "seq 100; echo broken >&2; exit 3"]), &log)
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("exit status: 3"), "{error}");
         assert!(error.ends_with("99\n100\nbroken"), "{error}");
         assert!(!error.contains("\n50\n"), "{error}");

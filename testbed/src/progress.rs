@@ -121,10 +121,7 @@ impl Watch {
     pub async fn initialized(&mut self, count: usize, limit: Duration) -> Result<Arc<Nodes>> {
         match self.wait(limit, |nodes| nodes.initialized() >= count).await? {
             Some(nodes) => Ok(nodes),
-            None => bail!(
-                "{} of {count} nodes initialized after {limit:?}",
-                self.now().initialized()
-            ),
+            None => bail!("{} of {count} nodes initialized after {limit:?}", self.now().initialized()),
         }
     }
 
@@ -132,10 +129,7 @@ impl Watch {
     pub async fn left(&mut self, count: usize, limit: Duration) -> Result<()> {
         match self.wait(limit, |nodes| nodes.rows.len() <= count).await? {
             Some(_) => Ok(()),
-            None => bail!(
-                "{} nodes are left after {limit:?}, expected {count}",
-                self.now().rows.len()
-            ),
+            None => bail!("{} nodes are left after {limit:?}, expected {count}", self.now().rows.len()),
         }
     }
 
@@ -146,9 +140,7 @@ impl Watch {
         done: impl FnMut(&Arc<Nodes>) -> bool,
     ) -> Result<Option<Arc<Nodes>>> {
         match tokio::time::timeout(limit, self.nodes.wait_for(done)).await {
-            Ok(nodes) => nodes
-                .map(|nodes| Some(Arc::clone(&nodes)))
-                .context("the watch of the nodes ended"),
+            Ok(nodes) => nodes.map(|nodes| Some(Arc::clone(&nodes))).context("the watch of the nodes ended"),
             Err(_) => Ok(None),
         }
     }

@@ -222,10 +222,7 @@ fn stream(
     let (end, mut ended) = oneshot::channel();
     let request = Arc::new(request.clone());
     let shared = Arc::clone(shared);
-    shared
-        .streams
-        .lock()
-        .insert(request.seq, (Arc::clone(&request), end));
+    shared.streams.lock().insert(request.seq, (Arc::clone(&request), end));
     tokio::spawn(async move {
         loop {
             let frame = tokio::select! {

@@ -53,10 +53,7 @@ pub fn environment(name: &str, requirements: &Path, why: &str) -> Result<PathBuf
     cache::make_dir(&base)?;
     let log = base.join("install.log");
     // Scripts of the environment contain the path of the unfinished folder, so that only the interpreter is used.
-    run_logged(
-        Command::new(interpreter).args(["-m", "venv"]).arg(&unfinished),
-        &log,
-    )?;
+    run_logged(Command::new(interpreter).args(["-m", "venv"]).arg(&unfinished), &log)?;
     let pip = [
         "-m",
         "pip",
@@ -65,12 +62,7 @@ pub fn environment(name: &str, requirements: &Path, why: &str) -> Result<PathBuf
         "--disable-pip-version-check",
         "-r",
     ];
-    run_logged(
-        Command::new(unfinished.join("bin/python"))
-            .args(pip)
-            .arg(requirements),
-        &log,
-    )?;
+    run_logged(Command::new(unfinished.join("bin/python")).args(pip).arg(requirements), &log)?;
     fs::rename(&unfinished, &ready)?;
     say(format!("installed in {} s", started.elapsed().as_secs()));
     Ok(python)

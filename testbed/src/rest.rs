@@ -64,9 +64,8 @@ impl Rest {
         let body: Value = answer.json().await?;
         let mut endpoints = BTreeMap::from([("identity".to_owned(), auth_url.to_owned())]);
         for service in items(&body["token"]["catalog"]) {
-            let public = items(&service["endpoints"])
-                .iter()
-                .find(|endpoint| endpoint["interface"] == "public");
+            let public =
+                items(&service["endpoints"]).iter().find(|endpoint| endpoint["interface"] == "public");
             if let (Some(public), Some(kind @ ("compute" | "network" | "load-balancer"))) =
                 (public, service["type"].as_str())
             {
@@ -84,10 +83,7 @@ impl Rest {
     /// The answer's body. `path` begins with the service: `network/v2.0/ports`.
     async fn send(&self, method: Method, path: &str, body: Option<Value>) -> Result<Value> {
         let (service, rest) = path.split_once('/').context("a path begins with its service")?;
-        let root = self
-            .endpoints
-            .get(service)
-            .with_context(|| format!("no {service}"))?;
+        let root = self.endpoints.get(service).with_context(|| format!("no {service}"))?;
         let url = format!("{root}/{rest}");
         let mut request = self.http.request(method.clone(), &url);
         request = request.header("x-auth-token", &self.token);
@@ -141,9 +137,7 @@ impl Rest {
     /// When the cloud refuses the request; with its answer.
     pub async fn list(&self, path: &str) -> Result<Vec<Value>> {
         let body = self.get(path).await?;
-        let found = body
-            .as_object()
-            .and_then(|body| body.values().find(|value| value.is_array()));
+        let found = body.as_object().and_then(|body| body.values().find(|value| value.is_array()));
         Ok(found.map(|list| items(list).to_vec()).unwrap_or_default())
     }
 }

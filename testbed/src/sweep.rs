@@ -119,16 +119,10 @@ async fn converged(scenario: &dyn Scenario, ccm: &mut Ccm, limit: Duration) -> R
             Err(error) => format!("cannot read the state: {error:#}"),
         };
         if let Some(status) = ccm.exit_status()? {
-            bail!(
-                "the program ended ({status}); {}",
-                process::log_tail(ccm.log_path())
-            );
+            bail!("the program ended ({status}); {}", process::log_tail(ccm.log_path()));
         }
         if tokio::time::Instant::now() >= end {
-            bail!(
-                "not done after {limit:?}: {missing}; {}",
-                process::log_tail(ccm.log_path())
-            );
+            bail!("not done after {limit:?}: {missing}; {}", process::log_tail(ccm.log_path()));
         }
         tokio::time::sleep(PAUSE.max(began.elapsed() * PAUSE_FACTOR)).await;
     }

@@ -181,8 +181,5 @@ pub async fn start(provider: &str) -> Result<Option<Box<dyn TestCloud>>> {
 }
 
 fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
-    pairs
-        .iter()
-        .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
-        .collect()
+    pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
 }

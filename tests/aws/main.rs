@@ -28,9 +28,7 @@ const ARGUMENTS: [&str; 4] = [
 #[tokio::test(flavor = "multi_thread")]
 async fn upstreams_manifest_starts_the_program() {
     let cloud = AwsCloud::start().await.unwrap();
-    let stage = Stage::set(env!("CARGO_BIN_EXE_cloud-controller-manager"))
-        .await
-        .unwrap();
+    let stage = Stage::set(env!("CARGO_BIN_EXE_cloud-controller-manager")).await.unwrap();
     let role = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/every_cloud/roles/aws.yaml");
     let account = manifests::account(&stage.control_plane, &role).await.unwrap();
     let machine = cloud.create_machine("control-plane").await.unwrap();
@@ -54,9 +52,7 @@ async fn upstreams_manifest_starts_the_program() {
     let _ccm = Ccm::start(&launch).unwrap();
 
     let client = stage.control_plane.client().await.unwrap();
-    nodes::register(&client, [&NodeSpec::new(&machine.node)])
-        .await
-        .unwrap();
+    nodes::register(&client, [&NodeSpec::new(&machine.node)]).await.unwrap();
     let nodes: Api<Node> = Api::all(client);
     let initialized = async || {
         let node = nodes.get(&machine.node).await.ok()?;

@@ -17,8 +17,6 @@ pub(crate) fn out_of_tree() -> Command {
     );
     let mut command = Command::new(example);
     // A Pod has these variables.
-    command
-        .env_remove("KUBERNETES_SERVICE_HOST")
-        .env_remove("KUBERNETES_SERVICE_PORT");
+    command.env_remove("KUBERNETES_SERVICE_HOST").env_remove("KUBERNETES_SERVICE_PORT");
     command
 }

@@ -16,9 +16,7 @@ use kube::{
 use serde_json::{Value, json};
 
 fn here(path: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/chart")
-        .join(path)
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/chart").join(path)
 }
 
 fn text(path: &std::path::Path) -> &str {
@@ -52,9 +50,7 @@ fn offline() -> Helm {
 
 /// The object with Pods.
 fn workload(objects: &[Value]) -> &Value {
-    let mut found = objects
-        .iter()
-        .filter(|object| object["spec"]["template"].is_object());
+    let mut found = objects.iter().filter(|object| object["spec"]["template"].is_object());
     found.next().expect("an object with Pods")
 }
 
@@ -74,12 +70,9 @@ fn alerts_and_dashboard_are_those_of_the_monitoring_folder() {
     let only = |kind: &str| objects.iter().find(|object| object["kind"] == kind).unwrap();
     let alerts = &read(&shipped("monitoring/alerts.yaml")).unwrap()[0];
     assert_eq!(only("PrometheusRule")["spec"], *alerts);
-    let dashboard: Value = serde_json::from_str(
-        only("ConfigMap")["data"]["cloud-controller-manager.json"]
-            .as_str()
-            .unwrap(),
-    )
-    .unwrap();
+    let dashboard: Value =
+        serde_json::from_str(only("ConfigMap")["data"]["cloud-controller-manager.json"].as_str().unwrap())
+            .unwrap();
     let file = fs::read_to_string(shipped("monitoring/dashboard.json")).unwrap();
     assert_eq!(dashboard, serde_json::from_str::<Value>(&file).unwrap());
 }
@@ -91,16 +84,9 @@ fn the_program_accepts_the_arguments_without_a_warning() {
     for (name, path) in value_files() {
         let objects = parse(&template(&helm, &["--values", text(&path)]).unwrap()).unwrap();
         let container = workload(&objects)["spec"]["template"]["spec"]["containers"][0].clone();
-        let words: Vec<_> = container["args"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|word| word.as_str().unwrap())
-            .collect();
-        let cloud = words
-            .iter()
-            .find_map(|word| word.strip_prefix("--cloud-provider="))
-            .unwrap();
+        let words: Vec<_> =
+            container["args"].as_array().unwrap().iter().map(|word| word.as_str().unwrap()).collect();
+        let cloud = words.iter().find_map(|word| word.strip_prefix("--cloud-provider=")).unwrap();
         if !providers.iter().any(|provider| provider.name == cloud) {
             continue;
         }
@@ -115,23 +101,14 @@ fn the_program_accepts_the_arguments_without_a_warning() {
         assert_eq!(config.dry_run, name.ends_with("dry-run"), "{name}");
         // The roles allow the use of the Leases that the arguments name.
         let rendered = json!(objects).to_string();
-        assert_eq!(
-            config.service_accounts,
-            rendered.contains("serviceaccounts/token"),
-            "{name}"
-        );
+        assert_eq!(config.service_accounts, rendered.contains("serviceaccounts/token"), "{name}");
         if let Some(election) = config.election {
             let lease = json!(election.name);
-            let allows = |rule: &Value| {
-                rule["resourceNames"]
-                    .as_array()
-                    .is_some_and(|names| names.contains(&lease))
-            };
-            let allowed = objects.iter().any(|object| {
-                object["rules"]
-                    .as_array()
-                    .is_some_and(|rules| rules.iter().any(allows))
-            });
+            let allows =
+                |rule: &Value| rule["resourceNames"].as_array().is_some_and(|names| names.contains(&lease));
+            let allowed = objects
+                .iter()
+                .any(|object| object["rules"].as_array().is_some_and(|rules| rules.iter().any(allows)));
             assert!(allowed || config.dry_run, "{name}: no right for {lease}");
         }
     }
@@ -184,10 +161,7 @@ fn wrong_values_are_refused_by_name() {
                 "array",
             ],
         ),
-        (
-            "cloud=aws,kind=StatefulSet",
-            &["'/kind'", "'DaemonSet', 'Deployment'"],
-        ),
+        ("cloud=aws,kind=StatefulSet", &["'/kind'", "'DaemonSet', 'Deployment'"]),
         ("cloud=aws,nodeselector.a=b", &["'nodeselector' not allowed"]),
         (
             "cloud=openstack,cloudConfig.loadbalancer.a=b",
@@ -201,18 +175,9 @@ fn wrong_values_are_refused_by_name() {
             "cloud=openstack,cloudConfig.global.region=R,cloudConfigContents=x",
             &["'/cloudConfigContents'", "must be ''"],
         ),
-        (
-            "cloud=openstack,securePort=0,podMonitor.enabled=true",
-            &["securePort: 0", "podMonitor"],
-        ),
-        (
-            "cloud=openstack,image.repository=",
-            &["image.repository: missing", "registry.example"],
-        ),
-        (
-            "cloud=openstack,image.digest=latest",
-            &["'/image/digest'", "sha256"],
-        ),
+        ("cloud=openstack,securePort=0,podMonitor.enabled=true", &["securePort: 0", "podMonitor"]),
+        ("cloud=openstack,image.repository=", &["image.repository: missing", "registry.example"]),
+        ("cloud=openstack,image.digest=latest", &["'/image/digest'", "sha256"]),
         (
             "cloud=openstack,image.repository=registry.k8s.io/provider-os/openstack-cloud-controller-manager",
             &["image.repository", "remove image.repository"],
@@ -226,14 +191,8 @@ fn wrong_values_are_refused_by_name() {
             "cloud=digitalocean,image.repository=digitalocean/digitalocean-cloud-controller-manager",
             &["image.repository", "remove image.repository"],
         ),
-        (
-            "cloud=openstack,controllerExtraArgs=a: b",
-            &["controllerExtraArgs", "- --flag=value"],
-        ),
-        (
-            "cloud=aws,bindAddress=127.0.0.1",
-            &["bindAddress: 0.0.0.0", "hostNetworking: true"],
-        ),
+        ("cloud=openstack,controllerExtraArgs=a: b", &["controllerExtraArgs", "- --flag=value"]),
+        ("cloud=aws,bindAddress=127.0.0.1", &["bindAddress: 0.0.0.0", "hostNetworking: true"]),
         (
             "cloud=digitalocean,replicas=2,args={--leader-elect=false}",
             &["replicas: ", "--leader-elect=false"],
@@ -276,13 +235,7 @@ impl Cluster {
 
     /// The objects of the release `ccm`, as Helm recorded them.
     fn manifest(&self) -> Vec<Value> {
-        parse(
-            &self
-                .helm
-                .run(&["get", "manifest", "ccm", "--namespace=kube-system"])
-                .unwrap(),
-        )
-        .unwrap()
+        parse(&self.helm.run(&["get", "manifest", "ccm", "--namespace=kube-system"]).unwrap()).unwrap()
     }
 
     /// An object as it is in the cluster.
@@ -298,9 +251,7 @@ impl Cluster {
             Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &resource),
             None => Api::all_with(self.client.clone(), &resource),
         };
-        api.get_opt(object["metadata"]["name"].as_str().unwrap())
-            .await
-            .unwrap()
+        api.get_opt(object["metadata"]["name"].as_str().unwrap()).await.unwrap()
     }
 }
 
@@ -326,10 +277,7 @@ async fn upgrade_and_roll_back(cloud: &str, values: Option<&str>) {
     let helm = |args: &[&str]| {
         let mut words = args.to_vec();
         words.push("--namespace=kube-system");
-        cluster
-            .helm
-            .run(&words)
-            .unwrap_or_else(|error| panic!("{cloud} {values:?}: {error:#}"))
+        cluster.helm.run(&words).unwrap_or_else(|error| panic!("{cloud} {values:?}: {error:#}"))
     };
     let values = values.map(here);
     let mut install = vec!["install", "ccm", text(&upstream)];
@@ -352,23 +300,11 @@ async fn upgrade_and_roll_back(cloud: &str, values: Option<&str>) {
     ]);
     let between = cluster.manifest();
     let changed = cluster.live(workload(&between)).await.unwrap();
-    assert_eq!(
-        changed.metadata.uid, theirs.metadata.uid,
-        "{cloud}: replaced, not changed in place"
-    );
+    assert_eq!(changed.metadata.uid, theirs.metadata.uid, "{cloud}: replaced, not changed in place");
     let image =
         |object: &DynamicObject| object.data["spec"]["template"]["spec"]["containers"][0]["image"].clone();
-    assert_eq!(
-        changed.data["spec"]["template"]["spec"]["containers"]
-            .as_array()
-            .unwrap()
-            .len(),
-        1
-    );
-    assert_eq!(
-        image(&changed),
-        json!(format!("cloud-controller-manager:v0.1.0-{cloud}"))
-    );
+    assert_eq!(changed.data["spec"]["template"]["spec"]["containers"].as_array().unwrap().len(), 1);
+    assert_eq!(image(&changed), json!(format!("cloud-controller-manager:v0.1.0-{cloud}")));
     for object in &between {
         assert!(cluster.live(object).await.is_some(), "{object}");
     }
@@ -377,15 +313,9 @@ async fn upgrade_and_roll_back(cloud: &str, values: Option<&str>) {
     assert_eq!(cluster.manifest(), before);
     let back = cluster.live(workload(&before)).await.unwrap();
     assert_eq!(back.metadata.uid, theirs.metadata.uid);
-    assert_eq!(
-        back.data["spec"], theirs.data["spec"],
-        "{cloud}: the rollback left a change"
-    );
+    assert_eq!(back.data["spec"], theirs.data["spec"], "{cloud}: the rollback left a change");
     let name = |object: &Value| (object["kind"].clone(), object["metadata"]["name"].clone());
-    for object in between
-        .iter()
-        .filter(|object| !before.iter().any(|other| name(other) == name(object)))
-    {
+    for object in between.iter().filter(|object| !before.iter().any(|other| name(other) == name(object))) {
         assert!(
             cluster.live(object).await.is_none(),
             "{cloud}: the rollback left an object of this chart: {object}"

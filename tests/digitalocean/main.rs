@@ -46,17 +46,13 @@ struct Scene {
 impl Scene {
     /// Starts a control plane and a cloud with one node and its droplet.
     async fn new() -> Self {
-        let stage = Stage::set(env!("CARGO_BIN_EXE_cloud-controller-manager"))
-            .await
-            .unwrap();
+        let stage = Stage::set(env!("CARGO_BIN_EXE_cloud-controller-manager")).await.unwrap();
         let client = stage.control_plane.client().await.unwrap();
         let manifest = root().join("tests/chart/upstream/digitalocean.yaml");
         let account = manifests::account(&stage.control_plane, &manifest).await.unwrap();
         let cloud = DigitalOcean::start(Config::default()).await.unwrap();
         cloud.create_droplet("node-1");
-        nodes::register(&client, [&NodeSpec::new("node-1")])
-            .await
-            .unwrap();
+        nodes::register(&client, [&NodeSpec::new("node-1")]).await.unwrap();
         Self {
             services: Api::default_namespaced(client.clone()),
             nodes: Api::all(client),
@@ -72,9 +68,8 @@ impl Scene {
     fn denied(&self) -> Vec<String> {
         let log = self.stage.control_plane.audit_log().unwrap();
         let denied = log.iter().filter(|entry| entry.user == USER && entry.code == 403);
-        let mut denied: Vec<_> = denied
-            .map(|entry| format!("{} {} {}", entry.verb, entry.resource, entry.name))
-            .collect();
+        let mut denied: Vec<_> =
+            denied.map(|entry| format!("{} {} {}", entry.verb, entry.resource, entry.name)).collect();
         denied.sort();
         denied.dedup();
         denied
@@ -123,22 +118,14 @@ impl Scene {
             "spec": {"type": kind, "selector": {"app": name}, "ports": [{"name": "http", "port": 80}]},
         });
         let service = serde_json::from_value(service).unwrap();
-        self.services
-            .create(&PostParams::default(), &service)
-            .await
-            .unwrap();
+        self.services.create(&PostParams::default(), &service).await.unwrap();
     }
 
     /// The managed firewall's inbound rules as `tcp 80`, sorted.
     fn opened(&self) -> Vec<String> {
         let firewalls = self.cloud.documents("firewalls");
-        let mut found = firewalls
-            .iter()
-            .filter(|firewall| firewall["name"] == "c-1-nodes");
-        let rules = found
-            .next()
-            .map(|firewall| firewall["inbound_rules"].clone())
-            .unwrap_or_default();
+        let mut found = firewalls.iter().filter(|firewall| firewall["name"] == "c-1-nodes");
+        let rules = found.next().map(|firewall| firewall["inbound_rules"].clone()).unwrap_or_default();
         let rules = rules.as_array().cloned().unwrap_or_default();
         let text = |rule: &Value, field: &str| rule[field].as_str().unwrap_or_default().to_owned();
         let mut rules: Vec<_> = rules
@@ -150,9 +137,7 @@ impl Scene {
     }
 
     async fn get(&self, port: u16, path: &str) -> (u16, String) {
-        let answer = reqwest::get(format!("http://127.0.0.1:{port}{path}"))
-            .await
-            .unwrap();
+        let answer = reqwest::get(format!("http://127.0.0.1:{port}{path}")).await.unwrap();
         (answer.status().as_u16(), answer.text().await.unwrap())
     }
 }
@@ -163,10 +148,9 @@ async fn the_go_programs_manifest_starts_all_controllers() {
     // A load balancer that was created before the cluster had an ID.
     let rule =
         json!({"entry_protocol": "tcp", "entry_port": 80, "target_protocol": "tcp", "target_port": 80});
-    let old = scene.cloud.create(
-        "load_balancers",
-        fields(&json!({"name": "old", "forwarding_rules": [rule]})),
-    );
+    let old = scene
+        .cloud
+        .create("load_balancers", fields(&json!({"name": "old", "forwarding_rules": [rule]})));
     scene
         .create(
             "old",
@@ -187,19 +171,12 @@ async fn the_go_programs_manifest_starts_all_controllers() {
         let old = balancers.iter().find(|balancer| balancer["name"] == "old")?;
         (old["tags"] == json!(["k8s:c-1"])).then_some(())
     };
-    scene
-        .stage
-        .eventually("the tags controller tags the load balancer", tagged)
-        .await;
+    scene.stage.eventually("the tags controller tags the load balancer", tagged).await;
 
     scene.create("web", "LoadBalancer", json!({})).await;
     scene.create("admin", "NodePort", json!({})).await;
     scene
-        .create(
-            "closed",
-            "NodePort",
-            json!({"kubernetes.digitalocean.com/firewall-managed": "false"}),
-        )
+        .create("closed", "NodePort", json!({"kubernetes.digitalocean.com/firewall-managed": "false"}))
         .await;
     let admin = scene.services.get("admin").await.unwrap();
     let node_port = admin.spec.unwrap().ports.unwrap()[0].node_port.unwrap();
@@ -211,25 +188,17 @@ async fn the_go_programs_manifest_starts_all_controllers() {
     expected.sort();
     scene
         .stage
-        .eventually("the firewall opens the ports", async || {
-            (scene.opened() == expected).then_some(())
-        })
+        .eventually("the firewall opens the ports", async || (scene.opened() == expected).then_some(()))
         .await;
     let served = async || {
         let web = scene.services.get("web").await.ok()?;
         let ingress = web.status?.load_balancer?.ingress?;
-        let found = scene
-            .cloud
-            .documents("load_balancers")
-            .into_iter()
-            .find(|found| found["name"] != "old")?;
+        let found =
+            scene.cloud.documents("load_balancers").into_iter().find(|found| found["name"] != "old")?;
         (ingress[0].ip.as_deref() == found["ip"].as_str()).then_some(found)
     };
     let balancer = scene.stage.eventually("the Service is served", served).await;
-    assert!(
-        balancer["tags"].as_array().unwrap().contains(&json!("k8s:c-1")),
-        "{balancer}"
-    );
+    assert!(balancer["tags"].as_array().unwrap().contains(&json!("k8s:c-1")), "{balancer}");
     let firewall = scene.cloud.documents("firewalls").remove(0);
     assert_eq!(firewall["tags"], json!(["k8s:c-1:worker"]));
 
@@ -252,35 +221,19 @@ async fn the_go_programs_manifest_starts_all_controllers() {
     // The next process reverts a manual change.
     let id = firewall["id"].as_str().unwrap();
     drop(ccm);
-    scene
-        .cloud
-        .change("firewalls", id, fields(&json!({"inbound_rules": []})))
-        .unwrap();
+    scene.cloud.change("firewalls", id, fields(&json!({"inbound_rules": []}))).unwrap();
     let ccm = scene.start().await;
     scene
         .stage
-        .eventually("the firewall is corrected", async || {
-            (scene.opened() == expected).then_some(())
-        })
+        .eventually("the firewall is corrected", async || (scene.opened() == expected).then_some(()))
         .await;
     let patch = Patch::Merge(
         json!({"metadata": {"annotations": {"kubernetes.digitalocean.com/firewall-managed": "false"}}}),
     );
-    scene
-        .services
-        .patch("admin", &PatchParams::default(), &patch)
-        .await
-        .unwrap();
+    scene.services.patch("admin", &PatchParams::default(), &patch).await.unwrap();
     let closed = async || (scene.opened() == ["tcp 10256", "tcp 80"]).then_some(());
-    scene
-        .stage
-        .eventually("the firewall closes the node port", closed)
-        .await;
-    scene
-        .services
-        .delete("web", &DeleteParams::default())
-        .await
-        .unwrap();
+    scene.stage.eventually("the firewall closes the node port", closed).await;
+    scene.services.delete("web", &DeleteParams::default()).await.unwrap();
     let deleted = async || {
         (scene.cloud.documents("load_balancers").len() == 1 && scene.opened().is_empty()).then_some(())
     };
@@ -328,11 +281,7 @@ async fn the_hourly_limit_delays_work_and_loses_none() {
     scene.stage.eventually("all Services are served", served).await;
     let calls = scene.cloud.calls();
     let refused = calls.iter().filter(|call| call.status == Some(429)).count();
-    assert!(
-        calls.len() > 6 && refused <= 3,
-        "{refused} of {} refused",
-        calls.len()
-    );
+    assert!(calls.len() > 6 && refused <= 3, "{refused} of {} refused", calls.len());
     assert_eq!(scene.cloud.documents("load_balancers").len(), names.len());
     assert_eq!(ccm.get("/readyz").await.unwrap().0, 200);
     drop(ccm);
@@ -348,9 +297,7 @@ async fn digitaloceans_own_client_agrees_with_the_simulator() {
     let output = tokio::task::spawn_blocking(move || {
         let python = python::environment("pydo", &requirements, "pydo, DigitalOcean's own client,").unwrap();
         let mut command = Command::new(python);
-        command
-            .arg(folder.join("client.py"))
-            .args([&url, &Config::default().token, &droplet]);
+        command.arg(folder.join("client.py")).args([&url, &Config::default().token, &droplet]);
         command.output().unwrap()
     });
     let output = output.await.unwrap();

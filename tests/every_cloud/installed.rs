@@ -20,25 +20,14 @@ use crate::{LIMIT, on_each, program};
 
 /// Starts the program with the arguments of this release.
 async fn start(cloud: &dyn TestCloud, stage: &Stage, helm: &Helm, release: &str) -> Ccm {
-    let manifest = helm
-        .run(&["get", "manifest", release, "--namespace=kube-system"])
-        .unwrap();
+    let manifest = helm.run(&["get", "manifest", release, "--namespace=kube-system"]).unwrap();
     let objects = parse(&manifest).unwrap();
-    let pods = objects
-        .iter()
-        .find_map(|object| object["spec"]["template"].get("spec"))
-        .unwrap();
+    let pods = objects.iter().find_map(|object| object["spec"]["template"].get("spec")).unwrap();
     let account = pods["serviceAccountName"].as_str().unwrap();
-    let kubeconfig = granted(&stage.control_plane, &objects, "kube-system", account)
-        .await
-        .unwrap();
+    let kubeconfig = granted(&stage.control_plane, &objects, "kube-system", account).await.unwrap();
     let args = pods["containers"][0]["args"].as_array().unwrap().iter();
-    let args = args
-        .filter_map(Value::as_str)
-        .filter(|word| !word.starts_with("--cloud-config="));
-    let flags: Vec<_> = args
-        .map(|word| word.replace("$(CLUSTER_NAME)", "kubernetes"))
-        .collect();
+    let args = args.filter_map(Value::as_str).filter(|word| !word.starts_with("--cloud-config="));
+    let flags: Vec<_> = args.map(|word| word.replace("$(CLUSTER_NAME)", "kubernetes")).collect();
     let flags: Vec<_> = flags.iter().map(String::as_str).collect();
     let mut launch = stage.command(cloud.provider(), &kubeconfig, &flags);
     launch.envs = cloud.environment();
@@ -51,9 +40,7 @@ async fn start(cloud: &dyn TestCloud, stage: &Stage, helm: &Helm, release: &str)
 async fn work(cloud: &dyn TestCloud, stage: &Stage, name: &str) {
     let client = stage.control_plane.client().await.unwrap();
     let machine = cloud.create_machine(name).await.unwrap();
-    nodes::register(&client, [&NodeSpec::new(&machine.node)])
-        .await
-        .unwrap();
+    nodes::register(&client, [&NodeSpec::new(&machine.node)]).await.unwrap();
     let nodes: Api<Node> = Api::all(client.clone());
     let services: Api<Service> = Api::default_namespaced(client);
     let initialized = async || is_initialized(&nodes.get(&machine.node).await.ok()?).then_some(());
@@ -83,10 +70,7 @@ async fn end(stage: &Stage, mut ccm: Ccm) {
         .filter(|entry| entry.code == 403 && entry.user.starts_with("system:serviceaccount:"))
         .collect();
     assert!(refused.is_empty(), "{refused:#?}");
-    assert!(
-        log.iter()
-            .any(|entry| entry.user.starts_with("system:serviceaccount:kube-system:"))
-    );
+    assert!(log.iter().any(|entry| entry.user.starts_with("system:serviceaccount:kube-system:")));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -98,14 +82,8 @@ async fn the_account_of_the_chart_has_every_right_that_is_needed() {
         let chart = shipped("chart");
         let values = [
             "--namespace=kube-system".to_owned(),
-            format!(
-                "--set=cloud={},image.repository=cloud-controller-manager",
-                cloud.provider()
-            ),
-            format!(
-                "--set-file=cloudConfigContents={}",
-                stage.cloud_config().display()
-            ),
+            format!("--set=cloud={},image.repository=cloud-controller-manager", cloud.provider()),
+            format!("--set-file=cloudConfigContents={}", stage.cloud_config().display()),
         ];
         let run = |args: &[&str]| {
             let mut words = args.to_vec();
@@ -130,13 +108,9 @@ async fn the_account_of_the_chart_has_every_right_that_is_needed() {
         let dry_run = start(&*cloud, &stage, &helm, "dry-run").await;
         let compared = async || {
             let (_, metrics) = dry_run.get("/metrics").await.ok()?;
-            let comparisons = metrics
-                .lines()
-                .find_map(|line| line.strip_prefix("ccm_dry_run_looks_total "))?;
-            comparisons
-                .parse::<f64>()
-                .ok()
-                .filter(|comparisons| *comparisons > 0.0)
+            let comparisons =
+                metrics.lines().find_map(|line| line.strip_prefix("ccm_dry_run_looks_total "))?;
+            comparisons.parse::<f64>().ok().filter(|comparisons| *comparisons > 0.0)
         };
         stage.eventually("a comparison", compared).await;
         end(&stage, dry_run).await;

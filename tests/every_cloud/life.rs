@@ -68,10 +68,7 @@ impl Life {
             .arg("plan")
             .arg(format!("--cloud-provider={}", self.cloud.provider()))
             .arg(format!("--cloud-config={}", self.stage.cloud_config().display()))
-            .arg(format!(
-                "--kubeconfig={}",
-                self.stage.control_plane.kubeconfig().display()
-            ))
+            .arg(format!("--kubeconfig={}", self.stage.control_plane.kubeconfig().display()))
             .args(FLAGS.into_iter().skip(1))
             .envs(self.cloud.environment())
             .output()

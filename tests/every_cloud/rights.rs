@@ -75,9 +75,7 @@ impl Rights {
         // As in a Pod: the account that reads the cluster's client CA is known, so it is an error if this is refused.
         let reviewer = format!("--authentication-kubeconfig={}", proxy.kubeconfig().display());
         flags.push(&reviewer);
-        let mut launch = life
-            .stage
-            .command(life.cloud.provider(), proxy.kubeconfig(), &flags);
+        let mut launch = life.stage.command(life.cloud.provider(), proxy.kubeconfig(), &flags);
         launch.envs = life.cloud.environment();
         let mut ccm = Ccm::start(&launch).unwrap();
         ccm.wait_healthy("/readyz", LIMIT).await.unwrap();
@@ -89,9 +87,7 @@ impl Rights {
                 pod_cidrs: vec![format!("10.244.{at}.0/24")],
                 ..NodeSpec::new(&machine.node)
             };
-            nodes::register(&life.nodes.clone().into_client(), [&spec])
-                .await
-                .unwrap();
+            nodes::register(&life.nodes.clone().into_client(), [&spec]).await.unwrap();
             machines.push(machine);
         }
         life.initialized(NODES).await;
@@ -131,15 +127,9 @@ impl Rights {
             "spec": {"type": "LoadBalancer", "selector": {"app": name}, "ports": [{"name": "http", "port": 80}]},
         });
         let service = serde_json::from_value(service).unwrap();
-        life.services
-            .create(&PostParams::default(), &service)
-            .await
-            .unwrap();
+        life.services.create(&PostParams::default(), &service).await.unwrap();
         life.served(name).await;
-        life.services
-            .delete(name, &DeleteParams::default())
-            .await
-            .unwrap();
+        life.services.delete(name, &DeleteParams::default()).await.unwrap();
         let deleted = async || life.services.get_opt(name).await.ok()?.is_none().then_some(());
         life.eventually("the Service is deleted", deleted).await;
     }
@@ -192,17 +182,10 @@ impl Rights {
     async fn scraper(&self) -> String {
         let client = self.life.nodes.clone().into_client();
         let rules = json!([{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}]);
-        manifests::cluster_role(&client, "metrics-reader", &rules)
-            .await
-            .unwrap();
-        manifests::bind(&client, "default", "scraper", "metrics-reader")
-            .await
-            .unwrap();
+        manifests::cluster_role(&client, "metrics-reader", &rules).await.unwrap();
+        manifests::bind(&client, "default", "scraper", "metrics-reader").await.unwrap();
         let plane = &self.life.stage.control_plane;
-        let file = plane
-            .service_account_kubeconfig("default", "scraper")
-            .await
-            .unwrap();
+        let file = plane.service_account_kubeconfig("default", "scraper").await.unwrap();
         let config: Value = serde_json::from_str(&std::fs::read_to_string(file).unwrap()).unwrap();
         config["users"][0]["user"]["token"].as_str().unwrap().to_owned()
     }
@@ -211,9 +194,7 @@ impl Rights {
 /// Every kind of request that was denied.
 fn denied(requests: &[AuditEntry]) -> BTreeSet<String> {
     let denied = requests.iter().filter(|entry| entry.code == 403);
-    denied
-        .map(|entry| format!("{} {} {}", entry.verb, entry.resource, entry.name))
-        .collect()
+    denied.map(|entry| format!("{} {} {}", entry.verb, entry.resource, entry.name)).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -276,16 +257,8 @@ fn without_deletion(folder: &Path) -> PathBuf {
     let mut objects = manifests::read(&manifests::shipped("base/rbac.yaml")).unwrap();
     let mut removed = 0;
     for object in &mut objects {
-        for rule in object
-            .get_mut("rules")
-            .and_then(Value::as_array_mut)
-            .into_iter()
-            .flatten()
-        {
-            if rule["resources"]
-                .as_array()
-                .is_some_and(|all| all.contains(&json!("nodes")))
-            {
+        for rule in object.get_mut("rules").and_then(Value::as_array_mut).into_iter().flatten() {
+            if rule["resources"].as_array().is_some_and(|all| all.contains(&json!("nodes"))) {
                 let verbs = rule["verbs"].as_array_mut().unwrap();
                 let before = verbs.len();
                 verbs.retain(|verb| verb != "delete");
@@ -310,10 +283,7 @@ async fn without_the_right_to_delete_nodes_one_warning_names_it_and_everything_e
         let leaver = rights.lose_machine().await;
         let event = rights.event(leaver, "DeletingNodeFailed").await;
         let message = event.message.unwrap_or_default();
-        assert!(
-            message.contains(r#"the verb "delete" for the resource "nodes""#),
-            "{provider}: {message}"
-        );
+        assert!(message.contains(r#"the verb "delete" for the resource "nodes""#), "{provider}: {message}");
         rights.serve("api").await;
         // The waits between attempts grow, and nothing more is reported.
         let deletions = || {
@@ -321,38 +291,24 @@ async fn without_the_right_to_delete_nodes_one_warning_names_it_and_everything_e
             let deletions = requests.filter(|entry| entry.verb == "delete" && entry.resource == "nodes");
             deletions.filter(|entry| entry.code == 403).count()
         };
-        rights
-            .life
-            .eventually("another attempt", async || (deletions() >= 2).then_some(()))
-            .await;
+        rights.life.eventually("another attempt", async || (deletions() >= 2).then_some(())).await;
         let events: Api<Event> = Api::all(rights.life.nodes.clone().into_client());
         let params = ListParams::default().fields(&format!("involvedObject.name={}", leaver.node));
         let events = events.list(&params).await.unwrap().items;
         for reason in ["DeletingNode", "DeletingNodeFailed"] {
-            let reported = events
-                .iter()
-                .filter(|event| event.reason.as_deref() == Some(reason));
+            let reported = events.iter().filter(|event| event.reason.as_deref() == Some(reason));
             assert_eq!(reported.count(), 1, "{provider}: {reason}");
         }
-        assert_eq!(
-            rights.life.log().matches("Not allowed to delete nodes").count(),
-            1
-        );
+        assert_eq!(rights.life.log().matches("Not allowed to delete nodes").count(), 1);
 
         // As soon as the right is granted, the node is deleted.
         let whole = manifests::shipped("base/rbac.yaml");
-        manifests::account(&rights.life.stage.control_plane, &whole)
-            .await
-            .unwrap();
+        manifests::account(&rights.life.stage.control_plane, &whole).await.unwrap();
         rights.deleted(leaver).await;
         assert!(deletions() <= 4, "{}", rights.life.log());
         let leaver = leaver.node.clone();
         let denied = denied(&rights.end().await);
-        assert_eq!(
-            denied,
-            BTreeSet::from([format!("delete nodes {leaver}")]),
-            "{provider}"
-        );
+        assert_eq!(denied, BTreeSet::from([format!("delete nodes {leaver}")]), "{provider}");
     })
     .await;
 }

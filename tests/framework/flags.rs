@@ -72,10 +72,7 @@ fn all_mistakes_are_reported_with_exit_code_one() {
 fn version_is_printed() {
     let output = run(&["--version"]);
     assert!(output.status.success());
-    assert_eq!(
-        stdout(&output),
-        format!("cloud-controller-manager v{}\n", env!("CARGO_PKG_VERSION"))
-    );
+    assert_eq!(stdout(&output), format!("cloud-controller-manager v{}\n", env!("CARGO_PKG_VERSION")));
 }
 
 #[test]
@@ -85,10 +82,7 @@ fn an_unknown_provider_lists_the_compiled_providers_or_the_build_feature() {
     let errors = stderr(&output);
     match providers::enabled().first() {
         Some(provider) => {
-            assert!(
-                errors.contains("there is no cloud provider \"no-such-cloud\""),
-                "{errors}"
-            );
+            assert!(errors.contains("there is no cloud provider \"no-such-cloud\""), "{errors}");
             assert!(errors.contains(&format!("compiled in: {provider}")), "{errors}");
         }
         None => assert!(errors.contains("built without any cloud provider"), "{errors}"),
@@ -110,14 +104,8 @@ fn flags_without_effect_are_logged_once_at_start() {
     let log = stderr(&output);
     let warnings: Vec<_> = log.lines().filter(|line| line.contains(" WARN ")).collect();
     assert_eq!(warnings.len(), 2, "{log}");
-    assert!(
-        warnings[0].contains("deprecated: --allow-untagged-cloud: "),
-        "{log}"
-    );
-    assert!(
-        warnings[1].contains("--concurrent-node-lifecycle-syncs=4 has no effect: "),
-        "{log}"
-    );
+    assert!(warnings[0].contains("deprecated: --allow-untagged-cloud: "), "{log}");
+    assert!(warnings[1].contains("--concurrent-node-lifecycle-syncs=4 has no effect: "), "{log}");
 }
 
 #[test]

@@ -47,11 +47,7 @@ async fn a_node_whose_machine_was_deleted_is_deleted(stage: &Stage) {
         stage.cloud.remove(name);
         let silent = json!({"status": {"conditions": [{"type": "Ready", "status": status}]}});
         let patch = Patch::Strategic(silent);
-        stage
-            .nodes
-            .patch_status(name, &PatchParams::default(), &patch)
-            .await
-            .unwrap();
+        stage.nodes.patch_status(name, &PatchParams::default(), &patch).await.unwrap();
         stage.deleted(name).await;
         assert_eq!(stage.lookups(name), 2, "exactly two answers");
         let event = stage.event(name, "DeletingNode").await;
@@ -60,15 +56,9 @@ async fn a_node_whose_machine_was_deleted_is_deleted(stage: &Stage) {
             event.message.unwrap(),
             format!("Deleting node {name} because it does not exist in the cloud provider")
         );
-        assert_eq!(
-            event.source.unwrap().component.as_deref(),
-            Some("cloud-node-lifecycle-controller")
-        );
+        assert_eq!(event.source.unwrap().component.as_deref(), Some("cloud-node-lifecycle-controller"));
         assert_eq!(event.involved_object.api_version.as_deref(), Some("v1"));
-        assert_eq!(
-            (stage.requests("get", name), stage.requests("delete", name)),
-            (1, 1)
-        );
+        assert_eq!((stage.requests("get", name), stage.requests("delete", name)), (1, 1));
     }
 }
 
@@ -76,10 +66,7 @@ async fn an_error_of_the_cloud_deletes_no_node(stage: &Stage) {
     let outage = Error::new(ErrorKind::Unavailable, "the cloud is down");
     stage.cloud.fail("unclear", &outage, 4);
     stage.register(&[node("unclear", false)]).await;
-    eventually("several requests", async || {
-        (stage.lookups("unclear") >= 4).then_some(())
-    })
-    .await;
+    eventually("several requests", async || (stage.lookups("unclear") >= 4).then_some(())).await;
     assert!(stage.exists("unclear").await);
     // The node is deleted once the cloud answers.
     stage.deleted("unclear").await;
@@ -105,31 +92,19 @@ async fn a_machine_that_is_switched_off_taints_its_node_until_it_is_ready(stage:
     stage.register(&[node("sleeper", true)]).await;
     stage.merge("sleeper", foreign).await;
     stage.set_ready("sleeper", false).await;
-    let tainted = stage
-        .node("sleeper", "tainted", |node| taints(node).contains(&SHUTDOWN))
-        .await;
+    let tainted = stage.node("sleeper", "tainted", |node| taints(node).contains(&SHUTDOWN)).await;
     assert_eq!(taints(&tainted).first(), Some(&"foreign"));
     let taint = tainted.spec.unwrap().taints.unwrap().pop().unwrap();
-    assert_eq!(
-        (taint.effect.as_str(), taint.value.unwrap_or_default()),
-        ("NoSchedule", String::new())
-    );
+    assert_eq!((taint.effect.as_str(), taint.value.unwrap_or_default()), ("NoSchedule", String::new()));
     // The machine runs again, but the node is not ready yet, so the taint stays.
     stage.cloud.insert("sleeper", powered(Power::On));
     stage.more_lookups("sleeper", 2).await;
     assert!(taints(&stage.nodes.get("sleeper").await.unwrap()).contains(&SHUTDOWN));
     stage.set_ready("sleeper", true).await;
-    let untainted = stage
-        .node("sleeper", "no longer tainted", |node| {
-            !taints(node).contains(&SHUTDOWN)
-        })
-        .await;
+    let untainted =
+        stage.node("sleeper", "no longer tainted", |node| !taints(node).contains(&SHUTDOWN)).await;
     assert!(taints(&untainted).contains(&"foreign"));
-    assert_eq!(
-        stage.requests("patch", "sleeper"),
-        2,
-        "one patch adds the taint and one removes it"
-    );
+    assert_eq!(stage.requests("patch", "sleeper"), 2, "one patch adds the taint and one removes it");
 }
 
 async fn nodes_without_a_cloud_and_of_other_clouds_stay_unchanged(stage: &Stage) {
@@ -163,20 +138,12 @@ async fn a_node_that_is_ready_again_at_the_last_moment_stays(stage: &Stage) {
     stage.a_pass_deletes("marker-3").await;
     assert!(stage.exists("comeback").await);
     assert_eq!(stage.requests("delete", "comeback"), 0);
-    stage
-        .nodes
-        .delete("comeback", &DeleteParams::default())
-        .await
-        .unwrap();
+    stage.nodes.delete("comeback", &DeleteParams::default()).await.unwrap();
 }
 
 async fn a_node_recreated_under_the_same_name_stays(stage: &Stage) {
     stage.delay_the_last_answer("recreated").await;
-    stage
-        .nodes
-        .delete("recreated", &DeleteParams::default())
-        .await
-        .unwrap();
+    stage.nodes.delete("recreated", &DeleteParams::default()).await.unwrap();
     stage.cloud.insert("recreated-machine", Instance::default());
     let again = NodeSpec {
         provider_id: Some("fake://recreated-machine".to_owned()),
@@ -198,14 +165,9 @@ async fn a_provider_id_that_changes_at_the_last_moment_saves_the_node(stage: &St
     };
     stage.cloud.pause();
     stage.register(&[waiting]).await;
-    eventually("a request", async || {
-        (stage.lookups("late-id") >= 1).then_some(())
-    })
-    .await;
+    eventually("a request", async || (stage.lookups("late-id") >= 1).then_some(())).await;
     stage.cloud.insert("late-machine", Instance::default());
-    stage
-        .merge("late-id", json!({"spec": {"providerID": "fake://late-machine"}}))
-        .await;
+    stage.merge("late-id", json!({"spec": {"providerID": "fake://late-machine"}})).await;
     stage.cloud.resume();
     stage.a_pass_deletes("marker-5").await;
     assert!(stage.exists("late-id").await);
@@ -214,9 +176,7 @@ async fn a_provider_id_that_changes_at_the_last_moment_saves_the_node(stage: &St
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_deleted_if_no_id_is_known_from_the_start() {
     let stage = Stage::start("invisible-from-the-start", |_| {}).await;
-    stage
-        .cloud
-        .change_credentials("project \"wrong\" of https://keystone.example");
+    stage.cloud.change_credentials("project \"wrong\" of https://keystone.example");
     stage.cloud.set_invisible(true);
     let names = numbered("n", 3);
     stage.healthy(&names).await;
@@ -243,9 +203,7 @@ async fn nothing_is_deleted_if_no_id_is_known_from_the_start() {
     // With the right credentials the machines exist, and the node without a machine is deleted.
     stage.cloud.remove("n-1");
     stage.cloud.set_invisible(false);
-    stage
-        .cloud
-        .change_credentials("project \"right\" of https://keystone.example");
+    stage.cloud.change_credentials("project \"right\" of https://keystone.example");
     stage.deleted("n-1").await;
     assert_eq!(stage.names().await, ["n-0", "n-2"]);
     assert_eq!(stage.events("reason=DeletingNode").await.len(), 1);
@@ -272,11 +230,7 @@ async fn credentials_of_another_project_delete_none_of_a_hundred_nodes() {
         (blocked.len() >= 20).then_some(blocked)
     })
     .await;
-    assert!(
-        blocked
-            .iter()
-            .all(|event| event.message.as_ref().unwrap().contains("project two"))
-    );
+    assert!(blocked.iter().all(|event| event.message.as_ref().unwrap().contains("project two")));
     stage.more_lookups("n-0", 3).await;
     assert_eq!(stage.names().await.len(), 100);
     // The cloud received requests for ready nodes as other present nodes, three at a time and not always the same.
@@ -314,10 +268,7 @@ async fn the_lifecycle_controller_alone_deletes_nodes_and_initializes_none() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_disabled_lifecycle_controller_makes_no_requests() {
     let stage = Stage::start("switched-off", |config| {
-        config
-            .controllers
-            .disabled
-            .insert("cloud-node-lifecycle-controller");
+        config.controllers.disabled.insert("cloud-node-lifecycle-controller");
     })
     .await;
     stage.register(&[node("deleted", false)]).await;
@@ -344,21 +295,10 @@ async fn a_young_node_is_not_deleted_before_the_grace_period() {
     stage.healthy(&numbered("well", 1)).await;
     stage.register(&[node("young", false)]).await;
     // All other conditions for the deletion are met: the node was read, and kept.
-    eventually("a read of the node", async || {
-        (stage.requests("get", "young") >= 1).then_some(())
-    })
-    .await;
+    eventually("a read of the node", async || (stage.requests("get", "young") >= 1).then_some(())).await;
     assert!(stage.exists("young").await);
     assert_eq!(stage.requests("delete", "young"), 0);
-    let created = stage
-        .nodes
-        .get("young")
-        .await
-        .unwrap()
-        .metadata
-        .creation_timestamp
-        .unwrap()
-        .0;
+    let created = stage.nodes.get("young").await.unwrap().metadata.creation_timestamp.unwrap().0;
     stage.deleted("young").await;
     let age = created.duration_until(k8s_openapi::jiff::Timestamp::now());
     // Both clocks count whole seconds.
@@ -401,9 +341,7 @@ async fn many_nodes_are_deleted_slowly_unless_the_autoscaler_tainted_them() {
     assert!(message.contains("--node-deletion-share"), "{message}");
     let left = async || {
         let left = stage.names().await;
-        left.into_iter()
-            .filter(|name| names[6..].contains(name))
-            .collect::<Vec<_>>()
+        left.into_iter().filter(|name| names[6..].contains(name)).collect::<Vec<_>>()
     };
     let waiting = left().await;
     assert!((3..=4).contains(&waiting.len()), "{waiting:?}");

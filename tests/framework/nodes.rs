@@ -47,10 +47,7 @@ async fn initializes_a_node_with_two_writes_and_one_event(stage: &Stage) {
     stage.cloud.insert("plain", instance("10.0.0.1"));
     stage.register(&[NodeSpec::new("plain")]).await;
     let node = stage.node("plain", "initialized", is_initialized).await;
-    assert_eq!(
-        node.spec.as_ref().unwrap().provider_id.as_deref(),
-        Some("fake://plain")
-    );
+    assert_eq!(node.spec.as_ref().unwrap().provider_id.as_deref(), Some("fake://plain"));
     for key in [
         "failure-domain.beta.kubernetes.io/zone",
         "topology.kubernetes.io/zone",
@@ -58,22 +55,13 @@ async fn initializes_a_node_with_two_writes_and_one_event(stage: &Stage) {
         assert_eq!(label(&node, key), Some("zone-1"));
     }
     assert_eq!(label(&node, "node.kubernetes.io/instance-type"), Some("large"));
-    assert_eq!(
-        addresses(&node),
-        [("InternalIP", "10.0.0.1"), ("Hostname", "plain")]
-    );
+    assert_eq!(addresses(&node), [("InternalIP", "10.0.0.1"), ("Hostname", "plain")]);
     let event = stage.event("plain", "Synced").await;
-    assert_eq!(
-        event.source.unwrap().component.as_deref(),
-        Some("cloud-node-controller")
-    );
+    assert_eq!(event.source.unwrap().component.as_deref(), Some("cloud-node-controller"));
     assert_eq!(event.message.as_deref(), Some("Node synced successfully"));
     // The next call to the cloud belongs to a later pass. Nothing was written twice, and nothing was read.
     let passes = stage.cloud.calls().len();
-    eventually("a refresh", async || {
-        (stage.cloud.calls().len() > passes).then_some(())
-    })
-    .await;
+    eventually("a refresh", async || (stage.cloud.calls().len() > passes).then_some(())).await;
     let requests: Vec<_> = stage
         .control_plane
         .audit_log()
@@ -91,12 +79,7 @@ async fn register_and_delay(stage: &Stage, spec: &NodeSpec) {
     stage.cloud.pause();
     stage.register(std::slice::from_ref(spec)).await;
     eventually("the cloud receives the request", async || {
-        stage
-            .cloud
-            .calls()
-            .iter()
-            .any(|call| call.nodes.contains(&spec.name))
-            .then_some(())
+        stage.cloud.calls().iter().any(|call| call.nodes.contains(&spec.name)).then_some(())
     })
     .await;
 }
@@ -126,11 +109,7 @@ async fn keeps_concurrent_changes_by_others(stage: &Stage) {
 async fn does_not_recreate_a_node_that_is_deleted_meanwhile(stage: &Stage) {
     stage.cloud.insert("short-lived", instance("10.0.0.3"));
     register_and_delay(stage, &NodeSpec::new("short-lived")).await;
-    stage
-        .nodes
-        .delete("short-lived", &DeleteParams::default())
-        .await
-        .unwrap();
+    stage.nodes.delete("short-lived", &DeleteParams::default()).await.unwrap();
     stage.cloud.resume();
     // The next node is initialized, and the deleted one is not recreated.
     stage.cloud.insert("next", instance("10.0.0.4"));
@@ -143,11 +122,7 @@ async fn does_not_change_a_node_that_is_recreated_meanwhile(stage: &Stage) {
     stage.cloud.insert("recreated", instance("10.0.0.5"));
     let spec = NodeSpec::new("recreated");
     register_and_delay(stage, &spec).await;
-    stage
-        .nodes
-        .delete("recreated", &DeleteParams::default())
-        .await
-        .unwrap();
+    stage.nodes.delete("recreated", &DeleteParams::default()).await.unwrap();
     // The new node has another machine, by the provider ID of its kubelet.
     stage.cloud.insert("recreated-machine", instance("10.0.0.6"));
     let again = NodeSpec {
@@ -192,10 +167,7 @@ async fn reports_why_a_node_waits_and_continues_when_it_is_fixed(stage: &Stage) 
     stage.register(&[spec]).await;
     let event = stage.event("wrong-ip", "InvalidNodeIP").await;
     let message = event.message.unwrap();
-    assert!(
-        message.contains("10.9.9.9") && message.contains("InternalIP 10.0.0.8"),
-        "{message}"
-    );
+    assert!(message.contains("10.9.9.9") && message.contains("InternalIP 10.0.0.8"), "{message}");
     assert_eq!(event.type_.as_deref(), Some("Warning"));
     // A corrected annotation takes effect at once, not after the backoff.
     let fix = json!({"metadata": {"annotations": {"alpha.kubernetes.io/provided-node-ip": "10.0.0.8"}}});
@@ -218,11 +190,7 @@ async fn does_not_change_nodes_of_another_cloud(stage: &Stage) {
     let message = stage.event("foreign", "ForeignProviderID").await.message.unwrap();
     assert!(message.contains("aws:///eu-1/i-1"), "{message}");
     assert!(
-        stage
-            .cloud
-            .calls()
-            .iter()
-            .all(|call| !call.nodes.contains(&"foreign".to_owned())),
+        stage.cloud.calls().iter().all(|call| !call.nodes.contains(&"foreign".to_owned())),
         "the cloud received a request"
     );
     assert!(!is_initialized(&stage.nodes.get("foreign").await.unwrap()));
@@ -240,11 +208,7 @@ async fn a_failing_node_delays_no_other(stage: &Stage) {
     assert!(message.contains("the cloud is down"), "{message}");
     stage.node("unlucky", "initialized", is_initialized).await;
     let params = ListParams::default().fields("involvedObject.name=unlucky,type=Warning");
-    assert_eq!(
-        stage.events.list(&params).await.unwrap().items.len(),
-        1,
-        "reported once"
-    );
+    assert_eq!(stage.events.list(&params).await.unwrap().items.len(), 1, "reported once");
 }
 
 async fn follows_the_cloud_and_keeps_the_zone(stage: &Stage) {
@@ -255,30 +219,19 @@ async fn follows_the_cloud_and_keeps_the_zone(stage: &Stage) {
     stage.cloud.insert("plain", changed);
     let node = stage
         .node("plain", "refreshed", |node| {
-            addresses(node)
-                .first()
-                .is_some_and(|(_, address)| *address == "10.0.0.101")
+            addresses(node).first().is_some_and(|(_, address)| *address == "10.0.0.101")
                 && label(node, "node.kubernetes.io/instance-type") == Some("huge")
         })
         .await;
     assert_eq!(label(&node, "beta.kubernetes.io/instance-type"), Some("huge"));
     assert_eq!(label(&node, "topology.kubernetes.io/zone"), Some("zone-1"));
     let message = stage.event("plain", "TopologyChanged").await.message.unwrap();
-    assert!(
-        message.contains("topology.kubernetes.io/zone=zone-2"),
-        "{message}"
-    );
+    assert!(message.contains("topology.kubernetes.io/zone=zone-2"), "{message}");
     // Further passes write nothing.
     let version = stage.nodes.get("plain").await.unwrap().metadata.resource_version;
     let passes = stage.cloud.calls().len();
-    eventually("two more passes", async || {
-        (stage.cloud.calls().len() >= passes + 2).then_some(())
-    })
-    .await;
-    assert_eq!(
-        stage.nodes.get("plain").await.unwrap().metadata.resource_version,
-        version
-    );
+    eventually("two more passes", async || (stage.cloud.calls().len() >= passes + 2).then_some(())).await;
+    assert_eq!(stage.nodes.get("plain").await.unwrap().metadata.resource_version, version);
 }
 
 async fn corrects_stable_labels(stage: &Stage) {

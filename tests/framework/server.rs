@@ -48,10 +48,7 @@ async fn line(ccm: &Ccm, text: &str) -> String {
         let log = ccm.log().unwrap();
         // The last line may be incomplete.
         let (complete, _) = log.rsplit_once('\n')?;
-        complete
-            .lines()
-            .find(|line| line.contains(text))
-            .map(str::to_owned)
+        complete.lines().find(|line| line.contains(text)).map(str::to_owned)
     };
     let found = observe::eventually(LIMIT, line).await;
     found.unwrap_or_else(|| panic!("{text:?} is not in the log:\n{}", ccm.log().unwrap()))
@@ -80,10 +77,7 @@ async fn it_answers_probes_while_it_waits_and_ends_in_order_on_sigterm() {
         "{ready}"
     );
     let (_, metrics) = ccm.get("/metrics").await.unwrap();
-    assert!(
-        metrics.contains("ccm_build_info{") && metrics.contains("acme"),
-        "{metrics}"
-    );
+    assert!(metrics.contains("ccm_build_info{") && metrics.contains("acme"), "{metrics}");
     ccm.terminate().unwrap();
     let log = end(ccm).await;
     assert!(log.contains("Shutting down") && log.contains("Stopped"), "{log}");
@@ -98,10 +92,7 @@ async fn sigint_ends_it_too_and_json_is_one_object_a_line() {
     let (ccm, _folder) = start(&["--logging-format=json", "-v=4"]);
     let flag = line(&ccm, "\"flag\":\"logging-format\"").await;
     let event: serde_json::Value = serde_json::from_str(&flag).unwrap();
-    assert_eq!(
-        (&event["level"], &event["value"]),
-        (&"DEBUG".into(), &"json".into())
-    );
+    assert_eq!((&event["level"], &event["value"]), (&"DEBUG".into(), &"json".into()));
     line(&ccm, "HTTPS server listening").await;
     ccm.interrupt().unwrap();
     for line in end(ccm).await.lines() {

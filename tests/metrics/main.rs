@@ -33,9 +33,7 @@ fn reference() -> BTreeMap<String, Metric> {
     let metrics: BTreeMap<_, _> = row
         .captures_iter(&text)
         .map(|row| {
-            let labels = row[3]
-                .split_whitespace()
-                .map(|label| label.trim_matches('`').to_owned());
+            let labels = row[3].split_whitespace().map(|label| label.trim_matches('`').to_owned());
             let metric = Metric {
                 kind: row[2].to_owned(),
                 labels: labels.collect(),
@@ -111,10 +109,9 @@ fn the_reference_has_exactly_the_registered_metrics() {
     let listed: BTreeSet<_> = metrics
         .iter()
         .map(|(name, metric)| match metric.kind.as_str() {
-            "counter" => name
-                .strip_suffix("_total")
-                .unwrap_or_else(|| panic!("{name} is a counter"))
-                .to_owned(),
+            "counter" => {
+                name.strip_suffix("_total").unwrap_or_else(|| panic!("{name} is a counter")).to_owned()
+            }
             // Info adds its suffix.
             _ if name == "ccm_build_info" => "ccm_build".to_owned(),
             _ => name.clone(),
@@ -131,10 +128,7 @@ fn the_reference_has_exactly_the_registered_metrics() {
 #[test]
 fn the_document_is_the_reference() {
     let document = read("docs/reference/metrics.md");
-    assert!(
-        document.ends_with(&read("src/metrics.md")),
-        "not up to date: run `cargo xtask docs`"
-    );
+    assert!(document.ends_with(&read("src/metrics.md")), "not up to date: run `cargo xtask docs`");
 }
 
 /// The wrong metrics and labels in an expression.
@@ -212,15 +206,9 @@ fn a_wrong_expression_is_reported() {
     for (expression, problem) in [
         ("ccm_cloud_calls", "ccm_cloud_calls is not a series"),
         ("ccm_cloud_calls_bucket", "ccm_cloud_calls_bucket is not a series"),
-        (
-            "ccm_cloud_call_duration_seconds",
-            "ccm_cloud_call_duration_seconds is not a series",
-        ),
+        ("ccm_cloud_call_duration_seconds", "ccm_cloud_call_duration_seconds is not a series"),
         ("ccm_services{reason=\"x\"}", "ccm_services has no label reason"),
-        (
-            "sum by (node) (ccm_services)",
-            "node is a label of none of the metrics",
-        ),
+        ("sum by (node) (ccm_services)", "node is a label of none of the metrics"),
         ("sum(ccm_services", "( and ) do not match"),
     ] {
         assert_eq!(wrong(expression), [problem], "{expression}");
@@ -260,11 +248,7 @@ fn the_dashboard_shows_existing_metrics() {
         let place = &panel["gridPos"];
         let right = place["x"].as_u64().unwrap() + place["w"].as_u64().unwrap();
         assert!(right <= 24, "{}: too far to the right", panel["title"]);
-        assert!(
-            panel["description"].is_string(),
-            "{}: no description",
-            panel["title"]
-        );
+        assert!(panel["description"].is_string(), "{}: no description", panel["title"]);
     }
 }
 
@@ -274,11 +258,7 @@ fn alerts() -> Vec<(String, String)> {
     let groups = rules["groups"].as_array().unwrap().iter();
     let rules = groups.flat_map(|group| group["rules"].as_array().unwrap());
     rules
-        .map(|rule| {
-            ["alert", "expr"]
-                .map(|key| rule[key].as_str().unwrap().to_owned())
-                .into()
-        })
+        .map(|rule| ["alert", "expr"].map(|key| rule[key].as_str().unwrap().to_owned()).into())
         .collect()
 }
 
@@ -306,9 +286,7 @@ fn alerts_fire_only_for_this_program() {
             "10.0.0.1:10258",
             program,
         );
-        let firing = alerts
-            .iter()
-            .filter(|(_, expression)| !scraped.query(expression).is_empty());
+        let firing = alerts.iter().filter(|(_, expression)| !scraped.query(expression).is_empty());
         firing.map(|(name, _)| name.clone()).collect()
     };
     let program = |works: bool, leads: bool| {
@@ -347,9 +325,7 @@ fn every_alert_uses_existing_metrics_and_has_a_runbook() {
     let rules: Value = serde_saphyr::from_str(&read("deploy/monitoring/alerts.yaml")).unwrap();
     let (metrics, runbook) = (reference(), read("docs/operations.md"));
     let rules = rules["groups"].as_array().unwrap().iter();
-    let alerts: Vec<_> = rules
-        .flat_map(|group| group["rules"].as_array().unwrap())
-        .collect();
+    let alerts: Vec<_> = rules.flat_map(|group| group["rules"].as_array().unwrap()).collect();
     assert!(alerts.len() >= 8, "{}", alerts.len());
     let mut names = BTreeSet::new();
     for alert in alerts {
@@ -357,10 +333,7 @@ fn every_alert_uses_existing_metrics_and_has_a_runbook() {
         assert!(names.insert(name), "{name} occurs twice");
         let problems = problems(alert["expr"].as_str().unwrap(), &metrics);
         assert!(problems.is_empty(), "{name}: {problems:?}");
-        assert!(
-            runbook.contains(&format!("| `{name}` |")),
-            "docs/operations.md has no row for {name}"
-        );
+        assert!(runbook.contains(&format!("| `{name}` |")), "docs/operations.md has no row for {name}");
         assert!(alert["for"].is_string(), "{name}: it fires at the first sample");
         assert!(
             matches!(alert["labels"]["severity"].as_str(), Some("warning" | "critical")),

@@ -61,9 +61,7 @@ impl Scraped {
         let mut tokens = Vec::new();
         let mut rest = expression.trim();
         while !rest.is_empty() {
-            let found = token
-                .captures(rest)
-                .filter(|found| found.get(0).unwrap().start() == 0);
+            let found = token.captures(rest).filter(|found| found.get(0).unwrap().start() == 0);
             let found = found.unwrap_or_else(|| panic!("cannot read {rest:?}"));
             tokens.push(found[1].to_owned());
             rest = &rest[found[0].len()..];
@@ -74,11 +72,7 @@ impl Scraped {
             at: 0,
         };
         let value = parser.set();
-        assert_eq!(
-            parser.at,
-            parser.tokens.len(),
-            "{expression}: more than one expression"
-        );
+        assert_eq!(parser.at, parser.tokens.len(), "{expression}: more than one expression");
         match value {
             Value::Vector(series) => series.into_iter().map(|(labels, _)| labels).collect(),
             Value::Scalar(_) => panic!("{expression}: a scalar is not an alert"),
@@ -121,10 +115,7 @@ impl Parser<'_> {
 
     fn word(&mut self) -> String {
         self.at += 1;
-        self.tokens
-            .get(self.at - 1)
-            .expect("the expression ends too early")
-            .clone()
+        self.tokens.get(self.at - 1).expect("the expression ends too early").clone()
     }
 
     /// `(a, b)`
@@ -290,11 +281,7 @@ impl Value {
 #[test]
 fn expressions_have_the_results_of_prometheus() {
     let scraped = Scraped::default()
-        .with(
-            "a",
-            "1",
-            "x{k=\"u\"} 2\nx{k=\"v\"} 3\nonly 1\ncalls_total{code=\"500\"} 30",
-        )
+        .with("a", "1", "x{k=\"u\"} 2\nx{k=\"v\"} 3\nonly 1\ncalls_total{code=\"500\"} 30")
         .with("a", "2", "x{k=\"u\"} 5\ncalls_total{code=\"200\"} 60");
     for (expression, expected) in [
         ("x", 3),
@@ -310,14 +297,8 @@ fn expressions_have_the_results_of_prometheus() {
         ("min by (instance) (x) > 1", 2),
         ("absent(x)", 0),
         ("absent(y)", 1),
-        (
-            "sum(rate(calls_total{code=~\"5..\"}[5m])) / sum(rate(calls_total[5m])) > 0.3",
-            1,
-        ),
-        (
-            "sum(rate(calls_total{code=~\"5..\"}[5m])) / sum(rate(calls_total[5m])) > 0.4",
-            0,
-        ),
+        ("sum(rate(calls_total{code=~\"5..\"}[5m])) / sum(rate(calls_total[5m])) > 0.3", 1),
+        ("sum(rate(calls_total{code=~\"5..\"}[5m])) / sum(rate(calls_total[5m])) > 0.4", 0),
         ("rate(calls_total[5m]) == 0.1", 1),
         ("increase(calls_total[5m]) == 60", 1),
     ] {

@@ -136,10 +136,7 @@ async fn a_deleted_account_is_recreated_and_its_controller_continues() {
     let accounts: Api<ServiceAccount> = Api::namespaced(scene.client.clone(), "kube-system");
     let uid = async || accounts.get("node-controller").await.unwrap().metadata.uid;
     let before = uid().await;
-    accounts
-        .delete("node-controller", &DeleteParams::default())
-        .await
-        .unwrap();
+    accounts.delete("node-controller", &DeleteParams::default()).await.unwrap();
     // The API server accepts the token for a while. Until it refuses the token, nodes join and are initialized.
     let mut number = 1;
     let refused = async |scene: &Scene| {
@@ -166,9 +163,7 @@ async fn the_log_names_missing_rights() {
     let _ccm = scene.start(&["--use-service-account-credentials"]).await;
     scene.servers(&["n-1".to_owned()]);
     scene.register(&["n-1".to_owned()]).await;
-    let log = scene
-        .logged("Could not get a token for the service account of a controller")
-        .await;
+    let log = scene.logged("Could not get a token for the service account of a controller").await;
     assert!(
         log.contains("grant the account of this program create serviceaccounts/token in kube-system"),
         "{log}"

@@ -34,10 +34,7 @@ async fn join_under(faults: Vec<Fault>) -> Scene {
 fn assert_reported_once(scene: &Scene) {
     let log = scene.log();
     let mut seen = BTreeSet::new();
-    for line in log
-        .lines()
-        .filter(|line| line.contains("WARN") || line.contains("ERROR"))
-    {
+    for line in log.lines().filter(|line| line.contains("WARN") || line.contains("ERROR")) {
         let text = line
             .split_once("WARN")
             .or_else(|| line.split_once("ERROR"))
@@ -147,10 +144,7 @@ async fn an_outage_longer_than_every_deadline_is_reported_on_the_nodes() {
     assert!(scene.cloud.remove_fault(fault));
     scene.all_initialized(nodes.len()).await;
     let warnings = scene.warnings().await;
-    let about: BTreeSet<_> = warnings
-        .iter()
-        .map(|event| event.involved_object.name.clone())
-        .collect();
+    let about: BTreeSet<_> = warnings.iter().map(|event| event.involved_object.name.clone()).collect();
     assert_eq!(about.len(), warnings.len(), "one event a node");
     assert_reported_once(&scene);
 }
@@ -159,25 +153,14 @@ async fn an_outage_longer_than_every_deadline_is_reported_on_the_nodes() {
 async fn revoked_tokens_cost_one_login() {
     let scene = Scene::set().await;
     let _ccm = scene.start(&[]).await;
-    let logins = || {
-        scene
-            .cloud
-            .calls()
-            .iter()
-            .filter(|call| call.op == "token_create")
-            .count()
-    };
+    let logins = || scene.cloud.calls().iter().filter(|call| call.op == "token_create").count();
     let before = logins();
     scene.cloud.revoke_tokens();
     let nodes = names("revoked", NODES);
     scene.servers(&nodes);
     scene.register(&nodes).await;
     scene.all_initialized(NODES).await;
-    assert_eq!(
-        logins() - before,
-        1,
-        "one login, however many requests were refused"
-    );
+    assert_eq!(logins() - before, 1, "one login, however many requests were refused");
     assert!(scene.warnings().await.is_empty(), "a warning was reported");
 }
 
@@ -192,20 +175,10 @@ async fn tokens_are_renewed_before_they_expire() {
     scene.all_initialized(nodes.len()).await;
     scene
         .eventually("three logins", async || {
-            let logins = scene
-                .cloud
-                .calls()
-                .iter()
-                .filter(|call| call.op == "token_create")
-                .count();
+            let logins = scene.cloud.calls().iter().filter(|call| call.op == "token_create").count();
             (logins >= 3).then_some(())
         })
         .await;
-    let refused = scene
-        .cloud
-        .calls()
-        .iter()
-        .filter(|call| call.status == Some(401))
-        .count();
+    let refused = scene.cloud.calls().iter().filter(|call| call.status == Some(401)).count();
     assert_eq!(refused, 0, "a request used an expired token");
 }

@@ -44,9 +44,7 @@ fn listings(scene: &Scene) -> usize {
 async fn some_refreshes(scene: &Scene) {
     let expected = listings(scene) + 4;
     scene
-        .eventually("more listings", async || {
-            (listings(scene) >= expected).then_some(())
-        })
+        .eventually("more listings", async || (listings(scene) >= expected).then_some(()))
         .await;
 }
 
@@ -87,13 +85,8 @@ async fn half_a_listing_changes_no_node() {
 
 /// Starts the program with a proxy in front of the API server.
 async fn behind_a_proxy(scene: &Scene) -> (Proxy, Ccm) {
-    let proxy = Proxy::start(scene.client.clone(), scene.stage.folder())
-        .await
-        .unwrap();
-    let ccm = scene
-        .stage
-        .launch_as("openstack", proxy.kubeconfig(), &[FREQUENT])
-        .unwrap();
+    let proxy = Proxy::start(scene.client.clone(), scene.stage.folder()).await.unwrap();
+    let ccm = scene.stage.launch_as("openstack", proxy.kubeconfig(), &[FREQUENT]).unwrap();
     (proxy, ccm)
 }
 
@@ -121,13 +114,8 @@ async fn out_of_reach(begin: impl FnOnce(&Proxy) -> u64, is_try: impl Fn(&Reques
     let port = &scene.cloud.server_ports(server)[0];
     scene.cloud.update_port(port, &patch).unwrap();
     let failed = |request: &&Request| request.fault.is_some() && is_try(request);
-    proxy
-        .wait_for(|requests| requests.iter().filter(failed).count() >= tries)
-        .await;
-    assert!(
-        proxy.writes().iter().all(|write| write.status.is_none()),
-        "a request got through"
-    );
+    proxy.wait_for(|requests| requests.iter().filter(failed).count() >= tries).await;
+    assert!(proxy.writes().iter().all(|write| write.status.is_none()), "a request got through");
     assert!(ccm.exit_status().unwrap().is_none(), "{}", scene.log());
     proxy.remove(outage);
 
@@ -150,12 +138,7 @@ async fn a_refusing_api_server_loses_no_change() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_silent_api_server_loses_no_change() {
     // The only attempt is the write of the new address, because the watch seems to be alive.
-    out_of_reach(
-        |proxy| proxy.add(Rule::new(Action::Silence)),
-        Request::is_write,
-        1,
-    )
-    .await;
+    out_of_reach(|proxy| proxy.add(Rule::new(Action::Silence)), Request::is_write, 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -165,9 +148,7 @@ async fn a_watch_that_breaks_repeatedly_loses_no_node() {
     scene.servers(&nodes);
     let (proxy, _ccm) = behind_a_proxy(&scene).await;
     for node in &nodes {
-        scene
-            .eventually("a watch", async || (proxy.watches() > 0).then_some(()))
-            .await;
+        scene.eventually("a watch", async || (proxy.watches() > 0).then_some(())).await;
         proxy.break_watches(Request::is_watch);
         scene.register(std::slice::from_ref(node)).await;
     }

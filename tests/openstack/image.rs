@@ -50,20 +50,11 @@ fn unpacked() -> Option<TempDir> {
     }
     let config = read(blob(&manifest["config"]["digest"]));
     assert_eq!(config["config"]["User"], USER);
-    assert_eq!(
-        config["config"]["Entrypoint"],
-        serde_json::json!(["/bin/cloud-controller-manager"])
-    );
+    assert_eq!(config["config"]["Entrypoint"], serde_json::json!(["/bin/cloud-controller-manager"]));
     let environment = config["config"]["Env"].as_array().unwrap();
-    assert!(
-        environment.contains(&Value::from("MALLOC_ARENA_MAX=2")),
-        "{environment:?}"
-    );
+    assert!(environment.contains(&Value::from("MALLOC_ARENA_MAX=2")), "{environment:?}");
     let labels = &config["config"]["Labels"];
-    assert_eq!(
-        labels["org.opencontainers.image.version"],
-        concat!("v", env!("CARGO_PKG_VERSION"))
-    );
+    assert_eq!(labels["org.opencontainers.image.version"], concat!("v", env!("CARGO_PKG_VERSION")));
     let files = tempfile::tempdir().unwrap();
     for layer in manifest["layers"].as_array().unwrap() {
         unpack(&blob(&layer["digest"]), files.path());
@@ -73,11 +64,7 @@ fn unpacked() -> Option<TempDir> {
 
 fn unpack(archive: &Path, folder: &Path) {
     let mut tar = Command::new("tar");
-    tar.arg("--extract")
-        .arg("--file")
-        .arg(archive)
-        .arg("--directory")
-        .arg(folder);
+    tar.arg("--extract").arg("--file").arg(archive).arg("--directory").arg(folder);
     assert!(tar.status().unwrap().success(), "{}", archive.display());
 }
 
@@ -136,17 +123,9 @@ async fn the_image_runs_with_upstreams_arguments_as_any_user() {
     assert!(config.contains(KEYSTONE));
     write(&files, "etc/config/cloud.conf", &config);
     let kubeconfig = fs::read_to_string(&scene.account).unwrap();
-    write(
-        &files,
-        "etc/kubeconfig",
-        &kubeconfig.replace("127.0.0.1", API_SERVER),
-    );
+    write(&files, "etc/kubeconfig", &kubeconfig.replace("127.0.0.1", API_SERVER));
     write(&files, "etc/hosts", &format!("127.0.0.1 {API_SERVER}\n"));
-    write(
-        &files,
-        "etc/resolv.conf",
-        &format!("nameserver {}\n", name_server()),
-    );
+    write(&files, "etc/resolv.conf", &format!("nameserver {}\n", name_server()));
     // Every container runtime provides these devices. A static program reads random numbers from them.
     fs::create_dir_all(files.path().join("dev")).unwrap();
     for (name, minor) in [("random", "8"), ("urandom", "9")] {
@@ -162,9 +141,7 @@ async fn the_image_runs_with_upstreams_arguments_as_any_user() {
             ..Launch::default()
         };
         launch.args = vec![format!("--userspec={user}"), files.path().display().to_string()];
-        launch
-            .args
-            .push("/bin/openstack-cloud-controller-manager".to_owned());
+        launch.args.push("/bin/openstack-cloud-controller-manager".to_owned());
         launch.args.extend(upstream_arguments("/etc/config/cloud.conf"));
         launch.args.push("--kubeconfig=/etc/kubeconfig".to_owned());
         let mut ccm = Ccm::start(&launch).unwrap();
@@ -208,9 +185,6 @@ fn an_image_without_usable_arguments_reports_a_fix() {
         "licenses/THIRD-PARTY.txt",
         "etc/ssl/certs/ca-certificates.crt",
     ] {
-        assert!(
-            fs::metadata(files.path().join(file)).unwrap().len() > 1000,
-            "{file}"
-        );
+        assert!(fs::metadata(files.path().join(file)).unwrap().len() > 1000, "{file}");
     }
 }

@@ -72,22 +72,13 @@ async fn deleted(scene: &Scene, name: &str) {
 }
 
 async fn count(scene: &Scene) -> usize {
-    scene
-        .nodes
-        .list(&ListParams::default())
-        .await
-        .unwrap()
-        .items
-        .len()
+    scene.nodes.list(&ListParams::default()).await.unwrap().items.len()
 }
 
 /// Waits for so many requests to Nova.
 async fn requests(scene: &Scene, times: usize) {
     let before = scene.cloud.calls().len();
-    scene
-        .cloud
-        .wait_for_calls(|calls| calls.len() >= before + times)
-        .await;
+    scene.cloud.wait_for_calls(|calls| calls.len() >= before + times).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -100,14 +91,10 @@ async fn the_node_of_a_deleted_server_is_deleted_and_that_of_a_stopped_one_is_ta
     scene.cloud.set_status(&ids[1], "SHUTOFF").unwrap();
     silence(&scene, &nodes[..3]).await;
     deleted(&scene, &nodes[0]).await;
-    scene
-        .node(&nodes[1], "tainted", |node| taints(node).contains(&SHUTDOWN))
-        .await;
+    scene.node(&nodes[1], "tainted", |node| taints(node).contains(&SHUTDOWN)).await;
     scene.cloud.set_status(&ids[1], "ACTIVE").unwrap();
     nodes::set_ready(&scene.client, &nodes[1], true).await.unwrap();
-    scene
-        .node(&nodes[1], "not tainted", |node| !taints(node).contains(&SHUTDOWN))
-        .await;
+    scene.node(&nodes[1], "not tainted", |node| !taints(node).contains(&SHUTDOWN)).await;
     assert_eq!(count(&scene).await, 5);
 }
 
@@ -213,14 +200,8 @@ async fn all_deletions_are_blocked(scene: &Scene, nodes: &[String], ids_known: u
     silence(scene, &nodes[..ids_known]).await;
     for name in &nodes[..ids_known] {
         let message = scene.event(name, "DeletingNodeHeld").await.message.unwrap();
-        assert!(
-            message.contains("credentials") && message.contains("kubectl delete node"),
-            "{message}"
-        );
-        assert!(
-            message.contains(&scene.cloud.auth_url()) && message.contains("project"),
-            "{message}"
-        );
+        assert!(message.contains("credentials") && message.contains("kubectl delete node"), "{message}");
+        assert!(message.contains(&scene.cloud.auth_url()) && message.contains("project"), "{message}");
     }
     requests(scene, 10).await;
     assert_eq!(count(scene).await, nodes.len());
@@ -256,10 +237,7 @@ async fn another_region_deletes_no_node() {
     let nodes = names("node", 3);
     initialized_nodes(&scene, &nodes).await;
     scene.cloud.create_region("RegionTwo").unwrap();
-    let config = scene
-        .cloud
-        .cloud_conf()
-        .replace(&scene.cloud.region(), "RegionTwo");
+    let config = scene.cloud.cloud_conf().replace(&scene.cloud.region(), "RegionTwo");
     scene.stage.write_cloud_config(&config).unwrap();
     all_deletions_are_blocked(&scene, &nodes, 3).await;
 }
@@ -271,23 +249,14 @@ async fn apply_role(scene: &Scene, verbs: &[&str]) {
         {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]},
         {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "update"]},
     ]);
-    manifests::cluster_role(&scene.client, "ccm", &rules)
-        .await
-        .unwrap();
+    manifests::cluster_role(&scene.client, "ccm", &rules).await.unwrap();
 }
 
 /// The kubeconfig of an account that may not delete nodes.
 async fn without_deletion(scene: &Scene) -> PathBuf {
     apply_role(scene, &["get", "list", "watch", "patch"]).await;
-    manifests::bind(&scene.client, "kube-system", "ccm", "ccm")
-        .await
-        .unwrap();
-    scene
-        .stage
-        .control_plane
-        .service_account_kubeconfig("kube-system", "ccm")
-        .await
-        .unwrap()
+    manifests::bind(&scene.client, "kube-system", "ccm", "ccm").await.unwrap();
+    scene.stage.control_plane.service_account_kubeconfig("kube-system", "ccm").await.unwrap()
 }
 
 /// Grants this right to the account.
@@ -310,20 +279,14 @@ async fn without_the_right_many_nodes_cost_one_attempt_at_a_time_and_one_warning
     silence(&scene, &nodes[..5]).await;
     let tries = || {
         let log = scene.stage.control_plane.audit_log().unwrap();
-        let tries = log
-            .iter()
-            .filter(|entry| entry.verb == "delete" && entry.code == 403);
+        let tries = log.iter().filter(|entry| entry.verb == "delete" && entry.code == 403);
         tries.map(|entry| entry.name.clone()).collect::<Vec<_>>()
     };
     let first = scene
-        .eventually("refused", async || {
-            Some(tries()).filter(|tries| !tries.is_empty())
-        })
+        .eventually("refused", async || Some(tries()).filter(|tries| !tries.is_empty()))
         .await;
     scene
-        .eventually("another attempt", async || {
-            (tries().len() > first.len()).then_some(())
-        })
+        .eventually("another attempt", async || (tries().len() > first.len()).then_some(()))
         .await;
     // As many as the brake allows at once, and then one.
     assert!(tries().len() <= 4, "{:?}", tries());

@@ -62,9 +62,8 @@ async fn a_node_gets_all_data_of_the_cloud() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_name_of_two_servers_is_refused_until_it_is_unique() {
     let scene = Scene::set().await;
-    let ids: Vec<_> = (0..2)
-        .map(|_| scene.cloud.create_server(&ServerSpec::named("twin")).unwrap())
-        .collect();
+    let ids: Vec<_> =
+        (0..2).map(|_| scene.cloud.create_server(&ServerSpec::named("twin")).unwrap()).collect();
     let _ccm = scene.start(&[]).await;
     scene.register_one(NodeSpec::new("twin")).await;
     let event = scene.event("twin", "InvalidSpec").await;
@@ -120,13 +119,7 @@ async fn a_node_with_a_foreign_node_ip_waits() {
     scene.cloud.attach_port(&id, &port).unwrap();
     let node = scene.initialized("late").await;
     assert_eq!(addresses(&node)[0], ("InternalIP", "10.99.0.9"));
-    assert_eq!(
-        addresses(&node)
-            .iter()
-            .filter(|(kind, _)| *kind == "InternalIP")
-            .count(),
-        1
-    );
+    assert_eq!(addresses(&node).iter().filter(|(kind, _)| *kind == "InternalIP").count(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -138,25 +131,17 @@ async fn nodes_of_other_clouds_and_regions_stay_unchanged() {
         provider_id: Some(id.to_owned()),
         ..NodeSpec::new(name)
     };
-    scene
-        .register_one(with_id("foreign", "aws:///eu-1a/i-0123"))
-        .await;
+    scene.register_one(with_id("foreign", "aws:///eu-1a/i-0123")).await;
     let message = scene.event("foreign", "ForeignProviderID").await.message.unwrap();
     assert!(message.contains("aws:///eu-1a/i-0123"), "{message}");
-    scene
-        .register_one(with_id("elsewhere", &format!("openstack://RegionTwo/{id}")))
-        .await;
+    scene.register_one(with_id("elsewhere", &format!("openstack://RegionTwo/{id}"))).await;
     let params = kube::api::ListParams::default().fields("involvedObject.name=elsewhere,type=Warning");
     let event = scene
-        .eventually("a warning", async || {
-            scene.events.list(&params).await.ok()?.items.pop()
-        })
+        .eventually("a warning", async || scene.events.list(&params).await.ok()?.items.pop())
         .await;
     assert!(event.message.unwrap().contains("RegionTwo"));
     // A node's provider ID counts, not its name.
-    scene
-        .register_one(with_id("another-name", &format!("openstack:///{id}")))
-        .await;
+    scene.register_one(with_id("another-name", &format!("openstack:///{id}"))).await;
     scene.initialized("another-name").await;
     for name in ["foreign", "elsewhere"] {
         assert!(!is_initialized(&scene.nodes.get(name).await.unwrap()), "{name}");
@@ -171,10 +156,7 @@ async fn a_refresh_follows_the_cloud() {
     scene.register_one(NodeSpec::new("moving")).await;
     scene.initialized("moving").await;
     let port = scene.cloud.server_ports(&id)[0].clone();
-    scene
-        .cloud
-        .add_floating(&port, "198.51.100.9".parse().unwrap())
-        .unwrap();
+    scene.cloud.add_floating(&port, "198.51.100.9".parse().unwrap()).unwrap();
     scene
         .node("moving", "floating IP shown", |node| {
             addresses(node).contains(&("ExternalIP", "198.51.100.9"))
@@ -227,11 +209,7 @@ async fn a_takeover_leaves_the_order_of_a_nodes_addresses_unless_the_config_sets
     shown.reverse();
     let written = json!({"status": {"addresses": shown}});
     let params = PatchParams::default();
-    let node = scene
-        .nodes
-        .patch_status("taken-over", &params, &Patch::Merge(written))
-        .await
-        .unwrap();
+    let node = scene.nodes.patch_status("taken-over", &params, &Patch::Merge(written)).await.unwrap();
     let before = internal(&node);
     assert_eq!(before.len(), 2);
     let planned = stage.plan(&["--controllers=cloud-node"]).await.assert_code(0);
@@ -239,10 +217,7 @@ async fn a_takeover_leaves_the_order_of_a_nodes_addresses_unless_the_config_sets
 
     // After another change, the existing addresses keep their order, and the first one stays first.
     let port = scene.cloud.server_ports(&id)[0].clone();
-    scene
-        .cloud
-        .add_floating(&port, "198.51.100.9".parse().unwrap())
-        .unwrap();
+    scene.cloud.add_floating(&port, "198.51.100.9".parse().unwrap()).unwrap();
     let planned = stage.plan(&["--controllers=cloud-node"]).await.assert_code(2);
     let mut ccm = scene.start(&flags).await;
     let node = scene
@@ -251,15 +226,8 @@ async fn a_takeover_leaves_the_order_of_a_nodes_addresses_unless_the_config_sets
         })
         .await;
     assert_eq!(internal(&node), before);
-    let new: Vec<_> = addresses(&node)
-        .iter()
-        .map(|(kind, address)| format!("{kind} {address}"))
-        .collect();
-    assert!(
-        planned.text.contains(&new.join(", ")),
-        "{new:?}: {}",
-        planned.text
-    );
+    let new: Vec<_> = addresses(&node).iter().map(|(kind, address)| format!("{kind} {address}")).collect();
+    assert!(planned.text.contains(&new.join(", ")), "{new:?}: {}", planned.text);
     ccm.terminate().unwrap();
     assert!(ccm.wait(LIMIT).await.unwrap().success());
 
@@ -270,9 +238,7 @@ async fn a_takeover_leaves_the_order_of_a_nodes_addresses_unless_the_config_sets
     stage.plan(&["--controllers=cloud-node"]).await.assert_code(2);
     let _ccm = scene.start(&flags).await;
     scene
-        .node("taken-over", "the config's order", |node| {
-            internal(node)[0] == before[1]
-        })
+        .node("taken-over", "the config's order", |node| internal(node)[0] == before[1])
         .await;
 }
 
@@ -290,10 +256,7 @@ async fn servers_of_a_down_cell_change_no_node() {
     scene.all_initialized(2).await;
     let before = scene.nodes.get("dark").await.unwrap();
     scene.cloud.set_cell_up("cell2", false);
-    scene
-        .cloud
-        .create_server(&in_cell("dark-and-new", "cell2"))
-        .unwrap();
+    scene.cloud.create_server(&in_cell("dark-and-new", "cell2")).unwrap();
     scene.register(&["dark-and-new".to_owned()]).await;
     scene.event("dark-and-new", "InstanceNotFound").await;
     let after = scene.nodes.get("dark").await.unwrap();

@@ -33,14 +33,9 @@ async fn metrics_are_those_of_the_reference() {
     let mut kinds: BTreeMap<String, String> = BTreeMap::new();
     for line in page.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
         let (name, kind) = line.split_once(' ').unwrap();
-        let listed = reference
-            .get(name)
-            .unwrap_or_else(|| panic!("{name} is not listed"));
+        let listed = reference.get(name).unwrap_or_else(|| panic!("{name} is not listed"));
         assert_eq!(listed.0, kind, "{name}");
-        assert!(
-            kinds.insert(name.to_owned(), kind.to_owned()).is_none(),
-            "{name} occurs twice"
-        );
+        assert!(kinds.insert(name.to_owned(), kind.to_owned()).is_none(), "{name} occurs twice");
     }
     for line in page.lines().filter(|line| !line.starts_with('#')) {
         let (series, labels) = line.split_once('{').unwrap_or((line, ""));
@@ -93,13 +88,8 @@ async fn the_log_links_a_call_to_the_request_ids_of_the_cloud() {
     let calls: Vec<_> = with("The cloud answered").collect();
     assert!(!calls.is_empty(), "{log}");
     // A refusal has the cloud's request ID, and the number of the call that is retried.
-    let refused = with("Will retry a cloud call")
-        .next()
-        .unwrap_or_else(|| panic!("{log}"));
-    let same: Vec<_> = calls
-        .iter()
-        .filter(|line| line["span"]["call"] == refused["span"]["call"])
-        .collect();
+    let refused = with("Will retry a cloud call").next().unwrap_or_else(|| panic!("{log}"));
+    let same: Vec<_> = calls.iter().filter(|line| line["span"]["call"] == refused["span"]["call"]).collect();
     let [first, again] = same[..] else {
         panic!("{same:?}")
     };
@@ -108,17 +98,9 @@ async fn the_log_links_a_call_to_the_request_ids_of_the_cloud() {
     assert_eq!((&first["status"], &again["status"]), (&503.into(), &200.into()));
     assert_ne!(again["request_id"], id);
     for line in calls {
-        assert!(
-            line["span"]["call"].as_u64().is_some_and(|call| call > 0),
-            "{line}"
-        );
+        assert!(line["span"]["call"].as_u64().is_some_and(|call| call > 0), "{line}");
         assert!(line["span"]["operation"].is_string(), "{line}");
-        assert!(
-            line["request_id"]
-                .as_str()
-                .is_some_and(|id| id.starts_with("req-")),
-            "{line}"
-        );
+        assert!(line["request_id"].as_str().is_some_and(|id| id.starts_with("req-")), "{line}");
         assert_eq!(line["level"], "TRACE", "{line}");
     }
 }

@@ -69,27 +69,16 @@ async fn a_plan_writes_nothing_and_matches_the_later_changes() {
     insta::assert_snapshot!("plan_text", redact(&planned.text));
     let json = stage.plan(&["-o", "json"]).await.assert_code(2);
     insta::assert_snapshot!("plan_json", redact(&json.text));
-    assert_eq!(
-        stage.plan(&["-o=json"]).await.text,
-        json.text,
-        "a second plan differs"
-    );
+    assert_eq!(stage.plan(&["-o=json"]).await.text, json.text, "a second plan differs");
     let one = stage.plan(&["--service=default/hidden"]).await.assert_code(2);
     insta::assert_snapshot!("plan_of_one_service", redact(&one.text));
     for (service, message) in [
         ("default/none", "Service default/none not found"),
         ("shop/web", "Service shop/web not found; there is default/web"),
-        (
-            "default/kubernetes",
-            "default/kubernetes is not of type LoadBalancer",
-        ),
+        ("default/kubernetes", "default/kubernetes is not of type LoadBalancer"),
     ] {
         let refused = stage.plan(&["--service", service]).await.assert_code(1);
-        assert!(
-            refused.log.contains(message) && refused.text.is_empty(),
-            "{}",
-            refused.log
-        );
+        assert!(refused.log.contains(message) && refused.text.is_empty(), "{}", refused.log);
     }
 
     // A kill during the plan.
@@ -111,10 +100,7 @@ async fn a_plan_writes_nothing_and_matches_the_later_changes() {
     stage.served("web").await;
     stage.served("hidden").await;
     let again = stage.plan(&[]).await.assert_code(0);
-    assert_eq!(
-        again.text,
-        "Nothing to do: 2 Services and 2 nodes are as desired.\n"
-    );
+    assert_eq!(again.text, "Nothing to do: 2 Services and 2 nodes are as desired.\n");
     ccm.terminate().unwrap();
     assert!(ccm.wait(LIMIT).await.unwrap().success());
     let plan: Value = serde_json::from_str(&json.text).unwrap();
@@ -153,41 +139,23 @@ async fn blocked_and_unreadable_state_have_their_own_exit_codes() {
     let blocked = stage.plan(&[]).await.assert_code(3);
     insta::assert_snapshot!("plan_blocked", redact(&blocked.text));
     let other = stage.plan(&["--service=default/other"]).await.assert_code(0);
-    assert!(
-        !other.text.contains("flavor"),
-        "what is another's: {}",
-        other.text
-    );
+    assert!(!other.text.contains("flavor"), "what is another's: {}", other.text);
     let document: Value = serde_json::from_str(&stage.plan(&["-ojson"]).await.text).unwrap();
     assert_eq!(document["verdict"], "blocked");
     assert_eq!(document["services"][0]["blocked"][0]["want"], json!(flavor));
 
     // One request reads the listeners of all load balancers.
-    let broken = scene
-        .cloud
-        .add_fault(Fault::on("loadbalancer_listener_list", Action::status(403)));
+    let broken = scene.cloud.add_fault(Fault::on("loadbalancer_listener_list", Action::status(403)));
     let incomplete = stage.plan(&[]).await.assert_code(1);
-    assert!(
-        incomplete.text.contains("Could not be determined\n  ? "),
-        "{}",
-        incomplete.text
-    );
-    assert!(
-        incomplete.text.contains("Plan (not complete): "),
-        "{}",
-        incomplete.text
-    );
+    assert!(incomplete.text.contains("Could not be determined\n  ? "), "{}", incomplete.text);
+    assert!(incomplete.text.contains("Plan (not complete): "), "{}", incomplete.text);
     scene.cloud.remove_fault(broken);
 
     // A Service that is deleted while the program does not run leaves an orphan. It is a warning, and the exit code stays.
     let kept = Patch::Merge(json!({"metadata": {"finalizers": null}}));
     let params = PatchParams::default();
     stage.services().patch("other", &params, &kept).await.unwrap();
-    stage
-        .services()
-        .delete("other", &DeleteParams::default())
-        .await
-        .unwrap();
+    stage.services().delete("other", &DeleteParams::default()).await.unwrap();
     let left = stage.plan(&[]).await.assert_code(3);
     insta::assert_snapshot!("plan_of_orphans", redact(&left.text));
 
@@ -229,33 +197,17 @@ async fn a_plan_shows_changes_of_nodes() {
     }
     let params = PatchParams::default();
     let wrong = json!({"metadata": {"labels": {"node.kubernetes.io/instance-type": "old"}}});
-    scene
-        .nodes
-        .patch(&nodes[2], &params, &Patch::Merge(wrong))
-        .await
-        .unwrap();
+    scene.nodes.patch(&nodes[2], &params, &Patch::Merge(wrong)).await.unwrap();
     let wrong = json!({"status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.7"}]}});
-    scene
-        .nodes
-        .patch_status(&nodes[3], &params, &Patch::Merge(wrong))
-        .await
-        .unwrap();
+    scene.nodes.patch_status(&nodes[3], &params, &Patch::Merge(wrong)).await.unwrap();
     let zone = "elsewhere";
     let moved = json!({"metadata": {"labels": {
         "topology.kubernetes.io/zone": zone, "failure-domain.beta.kubernetes.io/zone": zone,
     }}});
-    scene
-        .nodes
-        .patch(&nodes[4], &params, &Patch::Merge(moved))
-        .await
-        .unwrap();
+    scene.nodes.patch(&nodes[4], &params, &Patch::Merge(moved)).await.unwrap();
     let shutdown = "node.cloudprovider.kubernetes.io/shutdown";
     let tainted = json!({"spec": {"taints": [{"key": shutdown, "effect": "NoSchedule"}]}});
-    scene
-        .nodes
-        .patch(&nodes[5], &params, &Patch::Merge(tainted))
-        .await
-        .unwrap();
+    scene.nodes.patch(&nodes[5], &params, &Patch::Merge(tainted)).await.unwrap();
     scene.cloud.create_server(&ServerSpec::named("new")).unwrap();
     scene.register(&["new".to_owned(), "nowhere".to_owned()]).await;
     scene
@@ -270,16 +222,9 @@ async fn a_plan_shows_changes_of_nodes() {
     let planned = stage.plan(&[grace]).await.assert_code(2);
     insta::assert_snapshot!("plan_of_nodes", redact(&planned.text));
     let young = stage.plan(&[]).await.assert_code(2);
-    assert!(
-        young.text.contains("once it is older than 120s"),
-        "{}",
-        young.text
-    );
+    assert!(young.text.contains("once it is older than 120s"), "{}", young.text);
     // Only one controller is enabled.
-    let few = stage
-        .plan(&["--controllers=cloud-node-lifecycle", grace])
-        .await
-        .assert_code(2);
+    let few = stage.plan(&["--controllers=cloud-node-lifecycle", grace]).await.assert_code(2);
     assert!(
         !few.text.contains("initialize") && few.text.contains("Nodes to delete: 1"),
         "{}",
@@ -291,13 +236,7 @@ async fn a_plan_shows_changes_of_nodes() {
         scene.cloud.delete_server(id).unwrap();
     }
     let blocked = stage.plan(&["--controllers=cloud-node-lifecycle", grace]).await;
-    assert!(
-        blocked
-            .text
-            .contains("no other machine of this cluster was found"),
-        "{}",
-        blocked.text
-    );
+    assert!(blocked.text.contains("no other machine of this cluster was found"), "{}", blocked.text);
     assert!(!blocked.text.contains("Nodes to delete"), "{}", blocked.text);
     assert_eq!(stage.writes(), BTreeMap::new());
 }
@@ -316,40 +255,23 @@ async fn a_dry_run_logs_changes_of_its_plan_and_writes_nothing() {
     ];
     let mut ccm = scene.stage.launch_as("openstack", &stage.reader, &flags).unwrap();
     ccm.wait_healthy("/readyz", LIMIT).await.unwrap();
-    let log = scene
-        .logged("summary=0 to create, 1 to change, 0 to delete")
-        .await;
-    assert!(
-        log.contains("Would do about=\"node node-1\" what=\"provider ID openstack:///"),
-        "{log}"
-    );
+    let log = scene.logged("summary=0 to create, 1 to change, 0 to delete").await;
+    assert!(log.contains("Would do about=\"node node-1\" what=\"provider ID openstack:///"), "{log}");
 
     stage.create("web", &[(80, 30080)], json!({})).await;
-    scene
-        .logged("Would do about=\"Service default/web\" what=\"create load balancer")
-        .await;
+    scene.logged("Would do about=\"Service default/web\" what=\"create load balancer").await;
     let metrics = ccm.get("/metrics").await.unwrap().1;
-    assert!(
-        metrics.contains("ccm_dry_run_changes{effect=\"create\"} "),
-        "{metrics}"
-    );
+    assert!(metrics.contains("ccm_dry_run_changes{effect=\"create\"} "), "{metrics}");
     assert!(metrics.contains("ccm_dry_run_problems 0"), "{metrics}");
 
-    stage
-        .services()
-        .delete("web", &DeleteParams::default())
-        .await
-        .unwrap();
+    stage.services().delete("web", &DeleteParams::default()).await.unwrap();
     scene
         .logged("No longer applies about=\"Service default/web\" what=\"create load balancer")
         .await;
 
     // A changed config is applied while the dry run runs, without an Event.
     let conf = std::fs::read_to_string(scene.stage.cloud_config()).unwrap();
-    scene
-        .stage
-        .write_cloud_config(&conf.replace("correct-horse", "wrong"))
-        .unwrap();
+    scene.stage.write_cloud_config(&conf.replace("correct-horse", "wrong")).unwrap();
     scene.logged("cannot be applied").await;
     assert_eq!(ccm.get("/readyz").await.unwrap().0, 200);
     ccm.terminate().unwrap();
@@ -393,21 +315,9 @@ async fn requested_tags_are_planned_and_applied_and_a_missing_health_monitor_cau
     };
     scene.eventually("the change is recorded", recorded).await;
     let found = &scene.cloud.load_balancers()[0].loadbalancer.attributes["tags"];
-    let found: Vec<_> = found
-        .as_array()
-        .unwrap()
-        .iter()
-        .filter_map(Value::as_str)
-        .collect();
-    assert!(
-        found.contains(&"b") && found.contains(&"c") && !found.contains(&"a"),
-        "{found:?}"
-    );
-    assert_eq!(
-        found.len(),
-        4,
-        "with the Service's tag and the cluster's: {found:?}"
-    );
+    let found: Vec<_> = found.as_array().unwrap().iter().filter_map(Value::as_str).collect();
+    assert!(found.contains(&"b") && found.contains(&"c") && !found.contains(&"a"), "{found:?}");
+    assert_eq!(found.len(), 4, "with the Service's tag and the cluster's: {found:?}");
     let planned = stage.plan(&[]).await.assert_code(0);
     assert!(planned.text.contains(warning), "{}", planned.text);
     let warnings = scene.warnings().await;

@@ -63,10 +63,8 @@ impl PlannedRoutes {
     }
 
     fn write_table(&self, routes: &[(&str, &str)]) {
-        let routes: Vec<_> = routes
-            .iter()
-            .map(|(to, via)| (to.parse().unwrap(), via.parse().unwrap()))
-            .collect();
+        let routes: Vec<_> =
+            routes.iter().map(|(to, via)| (to.parse().unwrap(), via.parse().unwrap())).collect();
         let cloud = &self.stage.scene.cloud;
         cloud.set_router_routes(&self.router, &routes).unwrap();
     }
@@ -128,10 +126,7 @@ async fn a_plan_lists_created_changed_and_deleted_routes_and_matches_the_later_c
     insta::assert_snapshot!("plan_of_routes_text", redact(&planned.text));
     let json = stage.plan(&[CIDR, "-o=json"]).await.assert_code(2);
     let plan: Value = serde_json::from_str(&json.text).unwrap();
-    insta::assert_snapshot!(
-        "plan_of_routes_json",
-        serde_json::to_string_pretty(&plan["routes"]).unwrap()
-    );
+    insta::assert_snapshot!("plan_of_routes_json", serde_json::to_string_pretty(&plan["routes"]).unwrap());
 
     // A dry run logs each difference once, and only reads.
     let flags = ["--dry-run", "--authentication-skip-lookup", CIDR];
@@ -152,16 +147,12 @@ async fn a_plan_lists_created_changed_and_deleted_routes_and_matches_the_later_c
     // The running program applies the plan.
     let mut ccm = scene.start(&["--leader-elect=false", CIDR]).await;
     for i in 1..=4 {
-        scene
-            .node(&format!("node-{i}"), "network available", is_available)
-            .await;
+        scene.node(&format!("node-{i}"), "network available", is_available).await;
     }
     scene.node("twin", "network unavailable", is_unavailable).await;
     let after = applied(before, &plan);
     scene
-        .eventually("the table is as planned", async || {
-            (routes.table() == after).then_some(())
-        })
+        .eventually("the table is as planned", async || (routes.table() == after).then_some(()))
         .await;
     assert_eq!(after.get(foreign.0).map(String::as_str), Some(foreign.1));
     let page = ccm.get("/statusz").await.unwrap().1;
@@ -170,26 +161,15 @@ async fn a_plan_lists_created_changed_and_deleted_routes_and_matches_the_later_c
         "ccm_routes state=",
         "ccm_routes_foreign",
     ] {
-        assert!(
-            page.contains(figure) || page.contains(&figure.replace('"', "&quot;")),
-            "{figure}: {page}"
-        );
+        assert!(page.contains(figure) || page.contains(&figure.replace('"', "&quot;")), "{figure}: {page}");
     }
     ccm.terminate().unwrap();
     assert!(ccm.wait(LIMIT).await.unwrap().success());
     let rest = stage.plan(&[CIDR]).await.assert_code(3);
-    assert!(
-        rest.text
-            .contains("0 to create, 0 to change, 0 to delete; 1 blocked"),
-        "{}",
-        rest.text
-    );
+    assert!(rest.text.contains("0 to create, 0 to change, 0 to delete; 1 blocked"), "{}", rest.text);
     scene.nodes.delete("twin", &Default::default()).await.unwrap();
     let rest = stage.plan(&[CIDR]).await.assert_code(0);
-    assert_eq!(
-        rest.text,
-        "Nothing to do: 0 Services and 4 nodes are as desired.\n"
-    );
+    assert_eq!(rest.text, "Nothing to do: 0 Services and 4 nodes are as desired.\n");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -199,18 +179,11 @@ async fn routes_that_cannot_be_planned_are_a_problem_unless_they_are_disabled() 
     routes.join("node-1", 11, "10.244.1.0/24", true).await;
     for (flag, wrong) in [
         ("--cluster-cidr=", "? routes: --cluster-cidr is empty"),
-        (
-            "--cluster-cidr=nonsense",
-            "? routes: --cluster-cidr \"nonsense\" is not a network",
-        ),
+        ("--cluster-cidr=nonsense", "? routes: --cluster-cidr \"nonsense\" is not a network"),
     ] {
         let planned = stage.plan(&[flag]).await.assert_code(1);
         assert!(planned.text.contains(wrong), "{}", planned.text);
-        assert!(
-            planned.text.contains("Nodes to initialize: 1"),
-            "{}",
-            planned.text
-        );
+        assert!(planned.text.contains("Nodes to initialize: 1"), "{}", planned.text);
     }
     for flag in [
         "--configure-cloud-routes=false",
@@ -219,9 +192,7 @@ async fn routes_that_cannot_be_planned_are_a_problem_unless_they_are_disabled() 
         let planned = stage.plan(&[flag, CIDR]).await.assert_code(2);
         assert!(!planned.text.contains("oute"), "{}", planned.text);
     }
-    let broken = scene
-        .cloud
-        .add_fault(Fault::on("router_get", Action::status(403)));
+    let broken = scene.cloud.add_fault(Fault::on("router_get", Action::status(403)));
     let planned = stage.plan(&[CIDR]).await.assert_code(1);
     assert!(planned.text.contains("\n  ? routes: "), "{}", planned.text);
     assert!(!planned.text.contains("Routes:"), "{}", planned.text);
@@ -232,9 +203,7 @@ async fn routes_that_cannot_be_planned_are_a_problem_unless_they_are_disabled() 
     routes.write_table(&[("10.244.9.0/24", "10.0.0.99")]);
     let blocked = stage.plan(&[CIDR]).await.assert_code(3);
     assert!(
-        blocked
-            .text
-            .contains("nothing is deleted while no node has a podCIDR"),
+        blocked.text.contains("nothing is deleted while no node has a podCIDR"),
         "{}",
         blocked.text
     );
@@ -245,9 +214,7 @@ async fn a_plan_respects_the_quota_of_routes() {
     let routes = PlannedRoutes::set().await;
     let (stage, scene) = (&routes.stage, &routes.stage.scene);
     for i in 1..=3 {
-        routes
-            .join(&format!("node-{i}"), 10 + i, &format!("10.244.{i}.0/24"), false)
-            .await;
+        routes.join(&format!("node-{i}"), 10 + i, &format!("10.244.{i}.0/24"), false).await;
     }
     // A foreign route.
     routes.write_table(&[("192.168.7.0/24", "10.0.0.99")]);

@@ -52,17 +52,10 @@ impl PlanScene {
             {"apiGroups": [""], "resources": ["nodes", "services"], "verbs": ["list", "watch"]},
             {"apiGroups": [""], "resources": ["namespaces"], "resourceNames": ["kube-system"], "verbs": ["get"]},
         ]);
-        manifests::cluster_role(&scene.client, "reader", &rules)
-            .await
-            .unwrap();
-        manifests::bind(&scene.client, "kube-system", "reader", "reader")
-            .await
-            .unwrap();
+        manifests::cluster_role(&scene.client, "reader", &rules).await.unwrap();
+        manifests::bind(&scene.client, "kube-system", "reader", "reader").await.unwrap();
         let plane = &scene.stage.control_plane;
-        let reader = plane
-            .service_account_kubeconfig("kube-system", "reader")
-            .await
-            .unwrap();
+        let reader = plane.service_account_kubeconfig("kube-system", "reader").await.unwrap();
         Self { scene, reader }
     }
 
@@ -102,10 +95,7 @@ impl PlanScene {
             "spec": {"type": "LoadBalancer", "selector": {"app": name}, "ports": ports},
         });
         let service: Service = serde_json::from_value(service).unwrap();
-        self.services()
-            .create(&PostParams::default(), &service)
-            .await
-            .unwrap();
+        self.services().create(&PostParams::default(), &service).await.unwrap();
     }
 
     pub(crate) async fn annotate(&self, name: &str, key: &str, value: Value) {
@@ -118,11 +108,7 @@ impl PlanScene {
         let services = self.services();
         let check = async || {
             let status = services.get(name).await.ok()?.status?;
-            status
-                .load_balancer?
-                .ingress
-                .filter(|ingress| !ingress.is_empty())
-                .map(drop)
+            status.load_balancer?.ingress.filter(|ingress| !ingress.is_empty()).map(drop)
         };
         self.scene.eventually(&format!("{name} is served"), check).await;
     }
@@ -146,10 +132,7 @@ impl PlanScene {
         assert!(!ours.is_empty(), "the requests had another user");
         for entry in ours {
             let reads = matches!(entry.verb.as_str(), "get" | "list" | "watch");
-            assert!(
-                reads && entry.code != 403 && entry.resource != "leases",
-                "{entry:?}"
-            );
+            assert!(reads && entry.code != 403 && entry.resource != "leases", "{entry:?}");
         }
         let leases: Api<Lease> = Api::namespaced(self.scene.client.clone(), "kube-system");
         let lease = leases.get_opt("cloud-controller-manager").await.unwrap();

@@ -42,10 +42,8 @@ async fn nodes_of_a_real_cloud_are_initialized() {
     ccm.wait_healthy("/readyz", LIMIT).await.unwrap();
     let mark = cloud.mark().unwrap();
     let client = stage.control_plane.client().await.unwrap();
-    let specs: Vec<_> = servers
-        .iter()
-        .map(|server| ccm_testbed::nodes::NodeSpec::new(&server.name))
-        .collect();
+    let specs: Vec<_> =
+        servers.iter().map(|server| ccm_testbed::nodes::NodeSpec::new(&server.name)).collect();
     ccm_testbed::nodes::register(&client, &specs).await.unwrap();
 
     let nodes: Api<Node> = Api::all(client);
@@ -55,20 +53,14 @@ async fn nodes_of_a_real_cloud_are_initialized() {
     };
     let nodes = stage.eventually("the nodes are initialized", done).await;
     for server in &servers {
-        let node = nodes
-            .iter()
-            .find(|node| node.metadata.name.as_ref() == Some(&server.name))
-            .unwrap();
+        let node = nodes.iter().find(|node| node.metadata.name.as_ref() == Some(&server.name)).unwrap();
         assert_eq!(provider_id(node), format!("openstack:///{}", server.id));
         assert_eq!(label(node, "topology.kubernetes.io/zone"), Some("nova"));
         assert_eq!(label(node, "topology.kubernetes.io/region"), Some("RegionOne"));
         assert_eq!(label(node, "node.kubernetes.io/instance-type"), Some("m1.small"));
         let shown: Vec<_> = addresses(node).into_iter().map(|(_, address)| address).collect();
         assert!(
-            server
-                .addresses
-                .iter()
-                .all(|address| shown.contains(&address.as_str())),
+            server.addresses.iter().all(|address| shown.contains(&address.as_str())),
             "{shown:?}: {server:?}"
         );
     }
@@ -133,18 +125,13 @@ async fn seen_by_their_own_project(cloud: &OpenStack, specs: &[NodeSpec]) {
     tainted(false).await;
     cloud.delete_servers(&["life-deleted"]).await.unwrap();
     let deleted = async || api.get_opt("life-deleted").await.ok()?.is_none().then_some(());
-    assert!(
-        eventually(LIMIT, deleted).await.is_some(),
-        "the node was not deleted"
-    );
+    assert!(eventually(LIMIT, deleted).await.is_some(), "the node was not deleted");
     assert_eq!(api.list(&ListParams::default()).await.unwrap().items.len(), 2);
 }
 
 async fn hidden_from_another_project(cloud: &OpenStack, specs: &[NodeSpec]) {
     let stage = Stage::set(program()).await.unwrap();
-    stage
-        .write_cloud_config(&read(&cloud.other_cloud_conf()))
-        .unwrap();
+    stage.write_cloud_config(&read(&cloud.other_cloud_conf())).unwrap();
     let client = stage.control_plane.client().await.unwrap();
     nodes::register(&client, specs).await.unwrap();
     let _ccm = lifecycle::run(&stage, |_| {});
@@ -157,13 +144,7 @@ async fn hidden_from_another_project(cloud: &OpenStack, specs: &[NodeSpec]) {
         let blocked = events.list(&blocked).await.ok()?.items.len();
         (blocked == specs.len()).then_some(())
     };
-    assert!(
-        eventually(LIMIT, blocked).await.is_some(),
-        "no Event was reported"
-    );
+    assert!(eventually(LIMIT, blocked).await.is_some(), "no Event was reported");
     let api: Api<Node> = Api::all(client);
-    assert_eq!(
-        api.list(&ListParams::default()).await.unwrap().items.len(),
-        specs.len()
-    );
+    assert_eq!(api.list(&ListParams::default()).await.unwrap().items.len(), specs.len());
 }

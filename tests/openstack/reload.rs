@@ -58,12 +58,7 @@ impl MountedConfig {
     /// Waits until this many changes were applied.
     async fn applied(&self, ccm: &Ccm, count: usize) {
         let line = format!("ccm_config_reloads_total{{result=\"applied\"}} {count}");
-        let check = async || {
-            ccm.get("/metrics")
-                .await
-                .ok()
-                .filter(|(_, text)| text.contains(&line))
-        };
+        let check = async || ccm.get("/metrics").await.ok().filter(|(_, text)| text.contains(&line));
         self.scene.eventually(&line, check).await;
     }
 
@@ -90,9 +85,7 @@ async fn nodes_join_through_rotations_and_none_fails() {
             ..UserSpec::default()
         };
         cloud.create_user(&spec).unwrap();
-        let conf = start
-            .replace("\"ccm\"", &format!("\"{user}\""))
-            .replace("correct-horse", &password);
+        let conf = start.replace("\"ccm\"", &format!("\"{user}\"")).replace("correct-horse", &password);
         // Nodes join before, during and after the change.
         let nodes = names(&format!("round-{round}"), 60);
         mounted.scene.servers(&nodes);
@@ -125,9 +118,7 @@ async fn a_bad_config_is_reported_and_the_former_one_stays_in_force() {
     let mounted = MountedConfig::with(|scene| scene.cloud.cloud_conf()).await;
     let good = mounted.scene.cloud.cloud_conf();
     let ccm = mounted.scene.start(&[]).await;
-    mounted.update(&format!(
-        "{good}use-clouds=perhaps\n[Quota]\ncompute-burst=many\n[Networking\n"
-    ));
+    mounted.update(&format!("{good}use-clouds=perhaps\n[Quota]\ncompute-burst=many\n[Networking\n"));
     let event = mounted.scene.event(LEASE, "CloudConfigInvalid").await;
     assert_eq!(event.type_.as_deref(), Some("Warning"));
     assert_eq!(event.involved_object.kind.as_deref(), Some("Lease"));
@@ -139,19 +130,11 @@ async fn a_bad_config_is_reported_and_the_former_one_stays_in_force() {
     mounted.join("invalid", 3, 3).await;
 
     mounted.update(&good.replace("correct-horse", "hunter2"));
-    let message = mounted
-        .scene
-        .event(LEASE, "CloudConfigRejected")
-        .await
-        .message
-        .unwrap();
+    let message = mounted.scene.event(LEASE, "CloudConfigRejected").await.message.unwrap();
     assert!(message.contains("user \"ccm\""), "{message}");
     mounted.join("rejected", 3, 6).await;
     let (_, metrics) = ccm.get("/metrics").await.unwrap();
-    assert!(
-        metrics.contains("ccm_config_last_reload_successful 0"),
-        "{metrics}"
-    );
+    assert!(metrics.contains("ccm_config_last_reload_successful 0"), "{metrics}");
 
     // The probe stays healthy, and a valid file ends the failure.
     assert_eq!(ccm.get("/readyz").await.unwrap().0, 200);
@@ -167,10 +150,7 @@ async fn a_bad_config_is_reported_and_the_former_one_stays_in_force() {
     let warnings = mounted.scene.warnings().await;
     assert_eq!(warnings.len(), 2, "more than one for each: {warnings:?}");
     let all = format!("{warnings:?}{}", mounted.scene.log());
-    assert!(
-        !all.contains("hunter2") && !all.contains("correct-horse"),
-        "a password is in the output"
-    );
+    assert!(!all.contains("hunter2") && !all.contains("correct-horse"), "a password is in the output");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -208,11 +188,7 @@ async fn tokens_that_expire_or_are_revoked_meanwhile_fail_no_node() {
         mounted.scene.register(rest).await;
         mounted.scene.all_initialized(10 + 40 * round).await;
     }
-    let refused = cloud
-        .calls()
-        .iter()
-        .filter(|call| call.status == Some(401))
-        .count();
+    let refused = cloud.calls().iter().filter(|call| call.status == Some(401)).count();
     assert!(refused > 0, "no token was refused");
     mounted.no_warnings().await;
 }

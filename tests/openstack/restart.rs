@@ -76,10 +76,6 @@ async fn a_restart_of_the_api_server_loses_no_node() {
     scene.stage.control_plane.restart().await.unwrap();
     assert!(initialized(&scene).await < NODES, "the burst ended too early");
     scene.all_initialized(NODES).await;
-    assert!(
-        ccm.exit_status().unwrap().is_none(),
-        "the program ended: {}",
-        scene.log()
-    );
+    assert!(ccm.exit_status().unwrap().is_none(), "the program ended: {}", scene.log());
     assert_eq!(ccm.get("/healthz").await.unwrap().0, 200);
 }

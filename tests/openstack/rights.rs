@@ -18,20 +18,13 @@ async fn routes_need_the_right_to_patch_the_status_of_nodes_and_none_to_change_n
         {"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]},
         {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]},
     ]);
-    manifests::cluster_role(&scene.client, "routes", &rules)
-        .await
-        .unwrap();
+    manifests::cluster_role(&scene.client, "routes", &rules).await.unwrap();
     // The second role is only for the HTTPS server.
     for role in ["routes", "system:auth-delegator"] {
-        manifests::bind(&scene.client, "kube-system", "router", role)
-            .await
-            .unwrap();
+        manifests::bind(&scene.client, "kube-system", "router", role).await.unwrap();
     }
     let plane = &scene.stage.control_plane;
-    let kubeconfig = plane
-        .service_account_kubeconfig("kube-system", "router")
-        .await
-        .unwrap();
+    let kubeconfig = plane.service_account_kubeconfig("kube-system", "router").await.unwrap();
 
     // The second node is unreachable for the router, and an Event reports it.
     for (name, address) in [("least", "10.0.0.11"), ("elsewhere", "192.0.2.1")] {
@@ -45,11 +38,7 @@ async fn routes_need_the_right_to_patch_the_status_of_nodes_and_none_to_change_n
             .await;
         let status = json!({"status": {"addresses": [{"type": "InternalIP", "address": address}]}});
         let patch = Patch::Merge(status);
-        scene
-            .nodes
-            .patch_status(name, &PatchParams::default(), &patch)
-            .await
-            .unwrap();
+        scene.nodes.patch_status(name, &PatchParams::default(), &patch).await.unwrap();
     }
     let flags = [
         "--controllers=node-route-controller",
@@ -65,9 +54,7 @@ async fn routes_need_the_right_to_patch_the_status_of_nodes_and_none_to_change_n
             (scene.cloud.router_routes(&router).len() == 1).then_some(())
         })
         .await;
-    scene
-        .node("elsewhere", "network unavailable", is_unavailable)
-        .await;
+    scene.node("elsewhere", "network unavailable", is_unavailable).await;
     ccm.terminate().unwrap();
     assert!(ccm.wait(LIMIT).await.unwrap().success(), "{}", scene.log());
     let user = "system:serviceaccount:kube-system:router";

@@ -34,13 +34,8 @@ struct RouteScene {
 /// The condition NetworkUnavailable as status and reason.
 fn network(node: &Node) -> Option<(String, String)> {
     let conditions = node.status.as_ref()?.conditions.as_ref()?;
-    let condition = conditions
-        .iter()
-        .find(|known| known.type_ == "NetworkUnavailable")?;
-    Some((
-        condition.status.clone(),
-        condition.reason.clone().unwrap_or_default(),
-    ))
+    let condition = conditions.iter().find(|known| known.type_ == "NetworkUnavailable")?;
+    Some((condition.status.clone(), condition.reason.clone().unwrap_or_default()))
 }
 
 pub(crate) fn is_available(node: &Node) -> bool {
@@ -104,10 +99,7 @@ impl RouteScene {
 
     fn destinations(&self) -> BTreeSet<String> {
         let routes = self.scene.cloud.router_routes(&self.router);
-        routes
-            .iter()
-            .map(|(destination, _)| destination.to_string())
-            .collect()
+        routes.iter().map(|(destination, _)| destination.to_string()).collect()
     }
 
     fn next_hop(&self, destination: &str) -> Option<IpAddr> {
@@ -137,9 +129,7 @@ impl RouteScene {
     async fn passes(&self, more: u64) {
         let expected = self.count("router_get") + more;
         self.scene
-            .eventually("further passes", async || {
-                (self.count("router_get") >= expected).then_some(())
-            })
+            .eventually("further passes", async || (self.count("router_get") >= expected).then_some(()))
             .await;
     }
 
@@ -245,9 +235,7 @@ async fn nodes_beyond_the_quota_wait_and_one_event_reports_it() {
     }
     assert_eq!(routes.destinations().len(), 3);
     let events = scene
-        .eventually("an event", async || {
-            Some(routes.failures().await).filter(|events| !events.is_empty())
-        })
+        .eventually("an event", async || Some(routes.failures().await).filter(|events| !events.is_empty()))
         .await;
     assert_eq!(events.len(), 1, "{events:?}");
     let message = events[0].message.clone().unwrap();
@@ -255,10 +243,7 @@ async fn nodes_beyond_the_quota_wait_and_one_event_reports_it() {
         message.starts_with("Could not create route ") && message.contains("quota router_route"),
         "{message}"
     );
-    assert_eq!(
-        events[0].source.as_ref().unwrap().component.as_deref(),
-        Some("route_controller")
-    );
+    assert_eq!(events[0].source.as_ref().unwrap().component.as_deref(), Some("route_controller"));
     // A deleted route frees its quota at once.
     scene.nodes.delete("old-1", &Default::default()).await.unwrap();
     let available = async || {
@@ -338,10 +323,7 @@ async fn a_failed_read_changes_no_route_and_no_condition() {
         let fault = scene.cloud.add_fault(Fault::on("router_get", lie.clone()));
         routes.passes(2).await;
         for i in 1..=3 {
-            assert!(
-                is_available(&scene.nodes.get(&format!("node-{i}")).await.unwrap()),
-                "{lie:?}"
-            );
+            assert!(is_available(&scene.nodes.get(&format!("node-{i}")).await.unwrap()), "{lie:?}");
         }
         assert!(scene.cloud.remove_fault(fault));
         // The wait grows after each failure, and a successful pass resets it.
@@ -355,9 +337,7 @@ async fn a_failed_read_changes_no_route_and_no_condition() {
     routes.join("late", 9).await;
     routes.unavailable("late").await;
     for i in 1..=3 {
-        assert!(is_available(
-            &scene.nodes.get(&format!("node-{i}")).await.unwrap()
-        ));
+        assert!(is_available(&scene.nodes.get(&format!("node-{i}")).await.unwrap()));
     }
 }
 
@@ -385,10 +365,7 @@ async fn without_a_usable_cluster_cidr_the_other_controllers_work() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_burst_of_nodes_costs_one_call() {
     let routes = RouteScene::set().await;
-    routes
-        .scene
-        .cloud
-        .configure(|settings| settings.resource_quotas.clear());
+    routes.scene.cloud.configure(|settings| settings.resource_quotas.clear());
     let _ccm = routes.run();
     let nodes = names("burst", 60);
     for (i, name) in nodes.iter().enumerate() {
@@ -398,11 +375,7 @@ async fn a_burst_of_nodes_costs_one_call() {
         routes.available(name).await;
     }
     assert_eq!(routes.destinations().len(), 60);
-    assert!(
-        routes.count("router_add_extraroutes") <= 6,
-        "{:?}",
-        routes.scene.cloud.call_counts()
-    );
+    assert!(routes.count("router_add_extraroutes") <= 6, "{:?}", routes.scene.cloud.call_counts());
     let metrics = routes.count("router_remove_extraroutes") + routes.count("router_update");
     assert_eq!(metrics, 0);
 }

@@ -122,9 +122,7 @@ async fn pods_of_a_real_cloud_are_routed() {
     for name in &names[..3] {
         routes.until(name, "network available", is_available).await;
     }
-    routes
-        .until("stranger", "network unavailable", is_unavailable)
-        .await;
+    routes.until("stranger", "network unavailable", is_unavailable).await;
     let events: Api<Event> = Api::all(routes.client.clone());
     let params = ListParams::default().fields("involvedObject.name=stranger,reason=FailedToCreateRoute");
     let event = eventually(LIMIT, async || events.list(&params).await.ok()?.items.pop()).await;

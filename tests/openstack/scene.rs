@@ -94,15 +94,7 @@ impl Scene {
 
     /// Deletes the node's server and sets the node to not ready.
     pub(crate) async fn lose_server(&self, name: &str) {
-        let id = self
-            .nodes
-            .get(name)
-            .await
-            .unwrap()
-            .spec
-            .unwrap()
-            .provider_id
-            .unwrap();
+        let id = self.nodes.get(name).await.unwrap().spec.unwrap().provider_id.unwrap();
         self.cloud.delete_server(id.rsplit('/').next().unwrap()).unwrap();
         nodes::set_ready(&self.client, name, false).await.unwrap();
     }
@@ -164,8 +156,7 @@ impl Scene {
             let nodes = self.nodes.list(&ListParams::default()).await.ok()?.items;
             (nodes.iter().filter(|node| is_initialized(node)).count() >= count).then_some(nodes)
         };
-        self.eventually(&format!("{count} nodes initialized"), check)
-            .await
+        self.eventually(&format!("{count} nodes initialized"), check).await
     }
 
     pub(crate) async fn event(&self, node: &str, reason: &str) -> Event {

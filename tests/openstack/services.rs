@@ -47,25 +47,16 @@ impl ServiceScene {
         });
         change(&mut service);
         let service = serde_json::from_value(service).unwrap();
-        self.services
-            .create(&PostParams::default(), &service)
-            .await
-            .unwrap();
+        self.services.create(&PostParams::default(), &service).await.unwrap();
     }
 
     async fn merge(&self, name: &str, patch: Value) {
         let patch = Patch::Merge(patch);
-        self.services
-            .patch(name, &PatchParams::default(), &patch)
-            .await
-            .unwrap();
+        self.services.patch(name, &PatchParams::default(), &patch).await.unwrap();
     }
 
     async fn delete(&self, name: &str) {
-        self.services
-            .delete(name, &DeleteParams::default())
-            .await
-            .unwrap();
+        self.services.delete(name, &DeleteParams::default()).await.unwrap();
     }
 
     async fn service(&self, name: &str, what: &str, condition: impl Fn(&Service) -> bool) -> Service {
@@ -77,15 +68,12 @@ impl ServiceScene {
     }
 
     async fn served(&self, name: &str) -> Service {
-        self.service(name, "served", |service| address(service).is_some())
-            .await
+        self.service(name, "served", |service| address(service).is_some()).await
     }
 
     async fn deleted(&self, name: &str) {
         let deleted = async || matches!(self.services.get_opt(name).await, Ok(None)).then_some(());
-        self.scene
-            .eventually(&format!("{name} is deleted"), deleted)
-            .await;
+        self.scene.eventually(&format!("{name} is deleted"), deleted).await;
     }
 
     fn picture(&self) -> Picture {
@@ -160,11 +148,7 @@ async fn members_stay_while_no_node_is_ready_or_eligible() {
     cluster.scene.eventually("the limit is set", changed).await;
     // Members may be removed while another node is eligible, but the last ones stay.
     let members = cluster.members();
-    assert!(
-        (1..=3).contains(&members),
-        "{:?}",
-        cluster.picture().differs(&before)
-    );
+    assert!((1..=3).contains(&members), "{:?}", cluster.picture().differs(&before));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -199,17 +183,9 @@ async fn a_label_makes_a_node_a_member_of_the_services_that_select_it() {
     ] {
         let patch = Patch::Merge(json!({"metadata": {"labels": {"pool": value}}}));
         let params = PatchParams::default();
-        cluster
-            .scene
-            .nodes
-            .patch(&nodes[1], &params, &patch)
-            .await
-            .unwrap();
+        cluster.scene.nodes.patch(&nodes[1], &params, &patch).await.unwrap();
         let follows = async || (members("edge") == expected).then_some(());
-        cluster
-            .scene
-            .eventually(&format!("members follow the label {value}"), follows)
-            .await;
+        cluster.scene.eventually(&format!("members follow the label {value}"), follows).await;
     }
     assert_eq!(members("all"), nodes);
     let counts = cluster.scene.cloud.call_counts();
@@ -257,10 +233,8 @@ async fn credentials_of_another_project_change_no_service() {
         assert!(has_finalizer(&service) && address(&service).is_some(), "{name}");
     }
     let writes = cluster.scene.cloud.calls();
-    let writes: Vec<_> = writes
-        .iter()
-        .filter(|call| call.service != "identity" && call.method != "GET")
-        .collect();
+    let writes: Vec<_> =
+        writes.iter().filter(|call| call.service != "identity" && call.method != "GET").collect();
     assert!(writes.is_empty(), "{writes:?}");
     assert_eq!(cluster.picture().differs(&before), None);
     // A restart with the right credentials continues.
@@ -291,14 +265,9 @@ async fn two_services_race_for_a_load_balancer_and_the_owner_leaves_first() {
         let reported = cluster.messages(loser, "LoadBalancerChangeBlocked").await;
         (!reported.is_empty()).then_some((*winner, loser, reported))
     };
-    let (winner, loser, reported) = cluster
-        .scene
-        .eventually("one is served, and one gets an Event", settled)
-        .await;
-    assert!(
-        reported.len() == 1 && reported[0].contains("max-shared-lb"),
-        "{reported:?}"
-    );
+    let (winner, loser, reported) =
+        cluster.scene.eventually("one is served, and one gets an Event", settled).await;
+    assert!(reported.len() == 1 && reported[0].contains("max-shared-lb"), "{reported:?}");
     // The owner is deleted. The load balancer stays, and the other Service may use it.
     cluster.delete("web").await;
     cluster.deleted("web").await;
@@ -308,10 +277,7 @@ async fn two_services_race_for_a_load_balancer_and_the_owner_leaves_first() {
     assert_eq!(balancers[0].loadbalancer.id, id);
     assert_eq!(balancers[0].listeners.len(), 2);
     // One Service is deleted while the other is updated.
-    tokio::join!(
-        cluster.delete(winner),
-        cluster.merge(loser, json!({"spec": {"ports": [{"port": 90}]}}))
-    );
+    tokio::join!(cluster.delete(winner), cluster.merge(loser, json!({"spec": {"ports": [{"port": 90}]}})));
     cluster.deleted(winner).await;
     let follows = async || {
         let balancers = cluster.scene.cloud.load_balancers();
@@ -320,10 +286,7 @@ async fn two_services_race_for_a_load_balancer_and_the_owner_leaves_first() {
         };
         (only.attributes["protocol_port"] == 90).then_some(())
     };
-    cluster
-        .scene
-        .eventually("the listener has the new port", follows)
-        .await;
+    cluster.scene.eventually("the listener has the new port", follows).await;
     cluster.delete(loser).await;
     cluster.deleted(loser).await;
     cluster.empty().await;

@@ -58,10 +58,7 @@ async fn picture(rest: &Rest) -> Vec<String> {
         // The load balancer may be deleted between two requests.
         let mut tree = rest.get(&path).await.unwrap_or_default();
         normalize(&mut tree);
-        lines.push(format!(
-            "{} {} {} {tree}",
-            balancer["name"], balancer["description"], balancer["tags"]
-        ));
+        lines.push(format!("{} {} {} {tree}", balancer["name"], balancer["description"], balancer["tags"]));
     }
     for floating in rest.list("network/v2.0/floatingips").await.unwrap() {
         if floating["description"].as_str().unwrap().contains(&name) {
@@ -136,17 +133,11 @@ impl RealService {
             ]},
         });
         let service = serde_json::from_value(service).unwrap();
-        self.services
-            .create(&PostParams::default(), &service)
-            .await
-            .unwrap();
+        self.services.create(&PostParams::default(), &service).await.unwrap();
     }
 
     async fn delete(&self) {
-        self.services
-            .delete(&name(), &DeleteParams::default())
-            .await
-            .unwrap();
+        self.services.delete(&name(), &DeleteParams::default()).await.unwrap();
     }
 
     async fn is_served(&self) -> bool {
@@ -167,9 +158,7 @@ impl RealService {
     async fn creation_time(&self) -> Option<Duration> {
         let is_creation =
             |request: &Request| request.method == "POST" && request.path.ends_with("/loadbalancers");
-        self.proxy
-            .wait_for(|requests| requests.iter().any(is_creation))
-            .await;
+        self.proxy.wait_for(|requests| requests.iter().any(is_creation)).await;
         let began = Instant::now();
         let is_active = async || {
             let balancer = balancers(&self.rest).await.pop()?;
@@ -235,9 +224,7 @@ async fn a_program_killed_before_an_answer_finishes_on_a_real_cloud() {
     let servers = [1, 2, 3, 4, 5, 6].map(|number| format!("{}-{number}", name()));
     let servers = servers.each_ref().map(String::as_str);
     cloud.create_servers(&servers).await.unwrap();
-    let proxy = CloudProxy::<OpenStackDialect>::start(cloud.auth_url())
-        .await
-        .unwrap();
+    let proxy = CloudProxy::<OpenStackDialect>::start(cloud.auth_url()).await.unwrap();
     let stage = Stage::set(program()).await.unwrap();
     let conf = format!("{}{CONFIG}", proxy.cloud_conf(&read(&cloud.cloud_conf())));
     stage.write_cloud_config(&conf).unwrap();
@@ -252,20 +239,14 @@ async fn a_program_killed_before_an_answer_finishes_on_a_real_cloud() {
         stage,
         served: None,
     };
-    assert_eq!(
-        picture(&scene.rest).await,
-        [""; 0],
-        "objects of another run exist"
-    );
+    assert_eq!(picture(&scene.rest).await, [""; 0], "objects of another run exist");
 
     let mut ccm = scene.start();
     let initialized = async || {
         let nodes = nodes.list(&ListParams::default()).await.ok()?.items;
         nodes.iter().all(is_initialized).then_some(())
     };
-    eventually(PATIENCE, initialized)
-        .await
-        .expect("initialized nodes");
+    eventually(PATIENCE, initialized).await.expect("initialized nodes");
     let began = Instant::now();
     let play = async {
         let creating = scene.play(&mut ccm, true, None).await;

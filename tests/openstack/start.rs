@@ -102,10 +102,7 @@ fn credentials_that_contradict_each_other_are_refused() {
     let (output, _folder) = run(&config, &[]);
     assert_eq!(output.status.code(), Some(1));
     let errors = stderr(&output);
-    assert!(
-        errors.contains("both a password and an application credential"),
-        "{errors}"
-    );
+    assert!(errors.contains("both a password and an application credential"), "{errors}");
     assert!(!errors.contains(SECRET), "{errors}");
 }
 
@@ -131,12 +128,7 @@ async fn wrong_credentials_are_reported_and_need_no_restart_after_the_fix() {
     waits_for_the_cloud(&ccm).await;
     // The failure is reported once for all attempts.
     scene.logged("Still not connected to the cloud").await;
-    assert_eq!(
-        scene.log().matches("Not connected to the cloud").count(),
-        1,
-        "{}",
-        scene.log()
-    );
+    assert_eq!(scene.log().matches("Not connected to the cloud").count(), 1, "{}", scene.log());
 
     scene.stage.write_cloud_config(&right).unwrap();
     let node = names("healed", 1);
@@ -187,10 +179,7 @@ async fn unknown_keys_cause_warnings_and_no_errors() {
     scene.stage.write_cloud_config(&config).unwrap();
     scene.start(&[]).await;
     let log = scene.log();
-    assert!(
-        log.contains("max-shared-lbs") && log.contains("did you mean max-shared-lb?"),
-        "{log}"
-    );
+    assert!(log.contains("max-shared-lbs") && log.contains("did you mean max-shared-lb?"), "{log}");
     assert!(log.contains("did you mean [Route]?"), "{log}");
     assert_eq!(log.matches("max-shared-lbs").count(), 1, "{log}");
 }
@@ -230,9 +219,7 @@ async fn the_arguments_of_upstreams_manifest_start_the_program() {
     let mut launch = scene.stage.command("openstack", &scene.account, &[]);
     // The test has no Pod, so neither its Secret nor its account exists.
     launch.args = upstream_arguments(scene.stage.cloud_config().to_str().unwrap());
-    launch
-        .args
-        .push(format!("--kubeconfig={}", scene.account.display()));
+    launch.args.push(format!("--kubeconfig={}", scene.account.display()));
     let mut ccm = Ccm::start(&launch).unwrap();
     ccm.wait_healthy("/readyz", LIMIT).await.unwrap();
 }

@@ -41,12 +41,7 @@ impl ValidateOutput {
     #[track_caller]
     fn assert_says(self, parts: &[&str]) -> Self {
         for part in parts {
-            assert!(
-                self.text.contains(part),
-                "{part:?} is not in\n{}\n{}",
-                self.text,
-                self.log
-            );
+            assert!(self.text.contains(part), "{part:?} is not in\n{}\n{}", self.text, self.log);
         }
         self
     }
@@ -204,9 +199,7 @@ async fn a_correct_config_passes_and_nothing_is_written() {
         settings.resource_quotas.insert("load_balancer".to_owned(), 10);
     });
     let router = bench.cloud.routers("router").pop();
-    let route = router
-        .map(|id| format!("[Route]\nrouter-id = {id}\n"))
-        .unwrap_or_default();
+    let route = router.map(|id| format!("[Route]\nrouter-id = {id}\n")).unwrap_or_default();
     let conf = bench.conf(&format!(
         "[Networking]\npublic-network-name = outside\n[LoadBalancer]\nfloating-network-id = {EXTERNAL}\n\
          network-id = {INSIDE}\nsubnet-id = {SUBNET}\nflavor-id = {flavor}\navailability-zone = az1\n\
@@ -214,22 +207,13 @@ async fn a_correct_config_passes_and_nothing_is_written() {
          floating-network-id = {EXTERNAL}\n{route}"
     ));
     bench.write("good.yaml", GOOD);
-    let fine = bench
-        .validate(&conf, &["--services=good.yaml", "--strict"], None)
-        .await
-        .assert_code(0);
+    let fine = bench.validate(&conf, &["--services=good.yaml", "--strict"], None).await.assert_code(0);
     insta::assert_snapshot!("validate_fine", bench.redact(&fine.text));
     assert_eq!(fine.log, "");
     // The same from standard input, for programs.
-    let piped = bench
-        .validate(&conf, &["--services", "-", "-ojson"], Some(GOOD))
-        .await
-        .assert_code(0);
+    let piped = bench.validate(&conf, &["--services", "-", "-ojson"], Some(GOOD)).await.assert_code(0);
     let document: Value = serde_json::from_str(&piped.text).unwrap();
-    assert_eq!(
-        (&document["version"], &document["verdict"]),
-        (&1.into(), &"fine".into())
-    );
+    assert_eq!((&document["version"], &document["verdict"]), (&1.into(), &"fine".into()));
     assert_eq!(document["summary"]["services"], 1);
     assert_eq!(document["summary"]["others"]["Secret"], 1);
     assert_eq!(document["findings"], Value::Array(Vec::new()));
@@ -254,9 +238,7 @@ spec:
 async fn invalid_tags_and_a_local_service_without_health_monitors_cause_warnings() {
     let bench = ValidateScene::set().await;
     bench.write("doubtful.yaml", DOUBTFUL);
-    let found = bench
-        .validate(&bench.conf(""), &["--services=doubtful.yaml"], None)
-        .await;
+    let found = bench.validate(&bench.conf(""), &["--services=doubtful.yaml"], None).await;
     found.assert_says(&[
         "doubtful.yaml:6:5: warning: Service doubtful: loadbalancer.openstack.org/load-balancer-tags: ignored: an \
          empty entry, \"kube_cluster_id_others\" (a tag that only the controller may write)",
@@ -271,10 +253,7 @@ async fn refused_credentials_are_reported_with_their_line() {
     let bench = ValidateScene::set().await;
     bench.write("bad.yaml", BAD);
     let wrong = bench.conf("").replace("correct-horse", "wrong-horse");
-    let refused = bench
-        .validate(&wrong, &["--services=bad.yaml"], None)
-        .await
-        .assert_code(2);
+    let refused = bench.validate(&wrong, &["--services=bad.yaml"], None).await.assert_code(2);
     refused.assert_says(&[
         "cloud.conf:4:10: error: [Global] password: ",
         "correct user, password and project",
@@ -282,28 +261,19 @@ async fn refused_credentials_are_reported_with_their_line() {
         "bad.yaml:20:7: error: Service shop/refused: loadbalancer.openstack.org/class: ",
         "The cloud: no requests are possible without a token.",
     ]);
-    let unreachable = bench
-        .conf("")
-        .replace(&bench.cloud.auth_url(), "http://127.0.0.1:1/v3");
+    let unreachable = bench.conf("").replace(&bench.cloud.auth_url(), "http://127.0.0.1:1/v3");
     let unknown = bench.validate(&unreachable, &[], None).await.assert_code(1);
     unknown.assert_says(&["cloud.conf:2:10: not known: [Global] auth-url: ", "1 not known."]);
     let conf = bench.conf("").replace("RegionOne", "Elsewhere");
-    bench
-        .validate(&conf, &[], None)
-        .await
-        .assert_code(2)
-        .assert_says(&[
-            "cloud.conf:7:8: error: [Global] region: Nova not found: ",
-            "[Global] region: Neutron not found: ",
-            "available regions: RegionOne",
-        ]);
+    bench.validate(&conf, &[], None).await.assert_code(2).assert_says(&[
+        "cloud.conf:7:8: error: [Global] region: Nova not found: ",
+        "[Global] region: Neutron not found: ",
+        "available regions: RegionOne",
+    ]);
     // No request is sent for an unreadable config.
     bench.cloud.clear_calls();
     let conf = bench.conf("[LoadBalancer]\nmax-shared-lb = many\nlb-version = v1\n");
-    let broken = bench
-        .validate(&conf, &["-ojson", "--services=bad.yaml"], None)
-        .await
-        .assert_code(2);
+    let broken = bench.validate(&conf, &["-ojson", "--services=bad.yaml"], None).await.assert_code(2);
     let document: Value = serde_json::from_str(&broken.text).unwrap();
     let lines: Vec<_> = document["findings"]
         .as_array()
@@ -314,10 +284,7 @@ async fn refused_credentials_are_reported_with_their_line() {
         .collect();
     assert_eq!(lines, [9, 10]);
     assert_eq!(bench.cloud.calls().len(), 0);
-    let missing = bench
-        .validate("", &["--cloud-config=nowhere.conf"], None)
-        .await
-        .assert_code(2);
+    let missing = bench.validate("", &["--cloud-config=nowhere.conf"], None).await.assert_code(2);
     missing.assert_says(&["could not read nowhere.conf"]);
 }
 
@@ -346,29 +313,19 @@ async fn missing_rights_and_used_up_quotas_are_named() {
         .into_iter()
         .map(|op| bench.cloud.add_fault(Fault::on(op, Action::status(403))))
         .collect();
-    let refused = bench
-        .validate(&conf, &[], None)
-        .await
-        .assert_code(2)
-        .assert_says(&[
-            "error: Nova: servers cannot be read: ",
-            "error: Neutron: security groups cannot be read: ",
-            "error: Octavia: listeners cannot be read: ",
-            "give the user a role in the project",
-            "+ Octavia: API version 2.30; load balancers, pools, health monitors can be read",
-            "3 errors.",
-        ]);
-    assert!(
-        !refused.text.contains("quotas of"),
-        "it follows from the others: {}",
-        refused.text
-    );
+    let refused = bench.validate(&conf, &[], None).await.assert_code(2).assert_says(&[
+        "error: Nova: servers cannot be read: ",
+        "error: Neutron: security groups cannot be read: ",
+        "error: Octavia: listeners cannot be read: ",
+        "give the user a role in the project",
+        "+ Octavia: API version 2.30; load balancers, pools, health monitors can be read",
+        "3 errors.",
+    ]);
+    assert!(!refused.text.contains("quotas of"), "it follows from the others: {}", refused.text);
     for fault in denied {
         bench.cloud.remove_fault(fault);
     }
-    bench
-        .cloud
-        .add_fault(Fault::on("loadbalancer_quota_get", Action::status(403)));
+    bench.cloud.add_fault(Fault::on("loadbalancer_quota_get", Action::status(403)));
     bench.cloud.configure(|settings| {
         settings.resource_quotas.insert("floatingip".to_owned(), 0);
         // The default security group exists.
@@ -382,9 +339,7 @@ async fn missing_rights_and_used_up_quotas_are_named() {
         "- Quotas of Octavia: the credentials may not read them.",
     ]);
     bench.validate(&conf, &["--strict"], None).await.assert_code(2);
-    bench
-        .cloud
-        .configure(|settings| settings.load_balancing.enabled = false);
+    bench.cloud.configure(|settings| settings.load_balancing.enabled = false);
     let none = bench.validate(&conf, &[], None).await.assert_code(0);
     none.assert_says(&["[LoadBalancer] enabled: Octavia not found"]);
 }
@@ -403,9 +358,7 @@ async fn services_are_checked_against_config_and_cloud_with_the_lines_of_their_a
     insta::assert_snapshot!("validate_services_json", bench.redact(&wrong.text));
 
     // Features that this Octavia does not support.
-    bench
-        .cloud
-        .configure(|settings| settings.load_balancing.max_minor = 10);
+    bench.cloud.configure(|settings| settings.load_balancing.max_minor = 10);
     let old = GOOD
         .replace("keep-floatingip: \"true\"", "proxy-protocol: v2")
         .replace("ports:", "loadBalancerSourceRanges: [10.0.0.0/8]\n  ports:");
@@ -419,9 +372,6 @@ async fn services_are_checked_against_config_and_cloud_with_the_lines_of_their_a
     bench.validate(&off, &["--services=good.yaml"], None).await.assert_code(0).assert_says(&[
         "good.yaml:9:3: warning: Service shop/web: spec.type: load balancers are switched off in the config",
     ]);
-    let missing = bench
-        .validate(&bench.conf(""), &["--services=none.yaml"], None)
-        .await
-        .assert_code(1);
+    let missing = bench.validate(&bench.conf(""), &["--services=none.yaml"], None).await.assert_code(1);
     missing.assert_says(&["not known: --services: could not read none.yaml: "]);
 }

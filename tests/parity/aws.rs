@@ -56,11 +56,8 @@ impl AwsSite {
     pub(crate) fn restrict(&self) -> Result<()> {
         let rights: Vec<String> = serde_json::from_str(&cases::read("aws", "upstream-rights.json")?)?;
         let is_denied = move |request: &Request| {
-            let action = |right: &String| {
-                right
-                    .split_once(':')
-                    .is_some_and(|(_, action)| action == request.name)
-            };
+            let action =
+                |right: &String| right.split_once(':').is_some_and(|(_, action)| action == request.name);
             // Every identity may call GetCallerIdentity.
             !["", "sts"].contains(&request.resource.as_str()) && !rights.iter().any(action)
         };

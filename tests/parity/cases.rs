@@ -44,10 +44,7 @@ pub(crate) fn cases(cloud: &str) -> Result<Vec<Case>> {
 
 /// The recording of a case.
 pub(crate) fn recorded(cloud: &str, case: &str) -> Result<Value> {
-    Ok(serde_json::from_str(&read(
-        cloud,
-        &format!("recorded/{case}.json"),
-    )?)?)
+    Ok(serde_json::from_str(&read(cloud, &format!("recorded/{case}.json"))?)?)
 }
 
 /// The state of a case while it is played.
@@ -73,9 +70,7 @@ impl CaseState {
     pub(crate) fn expect(&self, phase: &str) -> Result<Value> {
         let phases = items(&self.recorded["phases"]);
         let found = phases.iter().find(|recorded| recorded["phase"] == phase);
-        found
-            .cloned()
-            .with_context(|| format!("{}: {phase} is not recorded", self.case))
+        found.cloned().with_context(|| format!("{}: {phase} is not recorded", self.case))
     }
 }
 

@@ -74,9 +74,8 @@ impl Rules {
             compare_with,
             accepted_writes,
         } = serde_saphyr::from_str(text)?;
-        if let Some(rule) = accepted_writes
-            .iter()
-            .find(|rule| rule.why.trim().is_empty() || rule.cases.is_empty())
+        if let Some(rule) =
+            accepted_writes.iter().find(|rule| rule.why.trim().is_empty() || rule.cases.is_empty())
         {
             bail!("a rule needs cases and a reason: {rule:?}");
         }
@@ -101,10 +100,7 @@ impl Rules {
 
     /// The recorded phase with which a phase is compared.
     pub(crate) fn like<'a>(&'a self, case: &str, phase: &'a str) -> &'a str {
-        let rule = self
-            .compare_with
-            .iter()
-            .find(|rule| rule.case == case && rule.phase == phase);
+        let rule = self.compare_with.iter().find(|rule| rule.case == case && rule.phase == phase);
         rule.map_or(phase, |rule| rule.like.as_str())
     }
 
@@ -176,21 +172,12 @@ impl Rules {
         let unused = self.rules.iter().zip(&self.seen).filter(|(rule, seen)| {
             **seen == 0
                 && rule.only.as_ref().is_none_or(|only| only == self.cloud)
-                && rule
-                    .cases
-                    .iter()
-                    .all(|name| cases.iter().any(|case| fits(name, case)))
+                && rule.cases.iter().all(|name| cases.iter().any(|case| fits(name, case)))
         });
-        let mut unused: Vec<String> = unused
-            .map(|(rule, _)| format!("a rule matches nothing: {rule:?}"))
-            .collect();
+        let mut unused: Vec<String> =
+            unused.map(|(rule, _)| format!("a rule matches nothing: {rule:?}")).collect();
         for (rule, seen) in self.accepted_writes.iter().zip(&self.seen_writes) {
-            if *seen == 0
-                && rule
-                    .cases
-                    .iter()
-                    .all(|name| cases.iter().any(|case| fits(name, case)))
-            {
+            if *seen == 0 && rule.cases.iter().all(|name| cases.iter().any(|case| fits(name, case))) {
                 unused.push(format!("a rule matches nothing: {rule:?}"));
             }
         }
@@ -264,22 +251,14 @@ fn flatten(value: &Value, path: String, leaves: &mut BTreeMap<String, String>) {
 fn label(value: &Value, index: usize) -> String {
     let text = |key: &str| value[key].as_str().map(str::to_owned);
     if value["timeout_client_data"].is_number() {
-        return format!(
-            "{}:{}",
-            text("protocol").unwrap_or_default(),
-            value["protocol_port"]
-        );
+        return format!("{}:{}", text("protocol").unwrap_or_default(), value["protocol_port"]);
     }
     if let (Some(listeners), true) = (value["listeners"].as_array(), value["lb_algorithm"].is_string()) {
         let names: Vec<&str> = listeners.iter().filter_map(Value::as_str).collect();
         return names.join("+");
     }
     if value["direction"].is_string() {
-        let bound = |key: &str| {
-            value[key]
-                .as_str()
-                .map_or_else(|| value[key].to_string(), str::to_owned)
-        };
+        let bound = |key: &str| value[key].as_str().map_or_else(|| value[key].to_string(), str::to_owned);
         return format!(
             "{} {} from {}",
             bound("protocol"),
@@ -288,9 +267,7 @@ fn label(value: &Value, index: usize) -> String {
         );
     }
     match value {
-        Value::Object(_) => text("name")
-            .or_else(|| text("reason"))
-            .unwrap_or_else(|| index.to_string()),
+        Value::Object(_) => text("name").or_else(|| text("reason")).unwrap_or_else(|| index.to_string()),
         Value::String(text) => text.clone(),
         other => other.to_string(),
     }
@@ -365,10 +342,7 @@ mod tests {
                      - {cases: [c], path: 'cloud/tags[x*]', want: nothing, why: w}\n\
                      - {cases: [c], path: 'cloud/y', why: w}\n";
         let mut rules = Rules::parse(table, "simulated").unwrap();
-        let rows = differences(
-            &json!({"cloud": {"tags": []}}),
-            &json!({"cloud": {"tags": ["x1", "z"]}}),
-        );
+        let rows = differences(&json!({"cloud": {"tags": []}}), &json!({"cloud": {"tags": ["x1", "z"]}}));
         let (left, used) = rules.unexpected("c", "create", rows.clone());
         assert_eq!(left.len(), 1);
         rules.count(&used, &[]);

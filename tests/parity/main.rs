@@ -84,9 +84,7 @@ async fn objects_of_upstream_stay_unchanged_on_a_real_cloud() {
 /// The program corrects a difference, and then also sets the ownership tag.
 #[tokio::test(flavor = "multi_thread")]
 async fn concurrent_changes_by_others_are_corrected() {
-    let mut play = Play::set(simulated("takeover".to_owned()).await.unwrap())
-        .await
-        .unwrap();
+    let mut play = Play::set(simulated("takeover".to_owned()).await.unwrap()).await.unwrap();
     play.run(&serde_json::Value::Null).await.unwrap();
     play.stop().await.unwrap();
     let cases = cases::cases(CLOUD).unwrap();

@@ -77,9 +77,7 @@ impl<S: Site> Play<S> {
 
     /// Time limit of a phase.
     pub(crate) fn limit(&self) -> Duration {
-        let given = env::var("CCM_TEST_PARITY_SECONDS")
-            .ok()
-            .and_then(|text| text.parse().ok());
+        let given = env::var("CCM_TEST_PARITY_SECONDS").ok().and_then(|text| text.parse().ok());
         given.map_or(self.site.patience().0, Duration::from_secs)
     }
 
@@ -123,9 +121,7 @@ impl<S: Site> Play<S> {
     pub(crate) async fn parts(&self) -> Result<BTreeMap<String, u64>> {
         let text = self.metrics().await?;
         let parts = text.lines().filter_map(|line| {
-            let (state, count) = line
-                .strip_prefix("ccm_service_parts{state=\"")?
-                .split_once("\"} ")?;
+            let (state, count) = line.strip_prefix("ccm_service_parts{state=\"")?.split_once("\"} ")?;
             Some((state.to_owned(), count.parse().ok()?))
         });
         Ok(parts.collect())
@@ -172,10 +168,7 @@ impl<S: Site> Play<S> {
         if case.one_by_one {
             for (name, service) in names.iter().zip(&case.services) {
                 self.create(&mut case_state, service).await?;
-                phases.push(
-                    self.phase(&mut case_state, &format!("create {name}"), &moment, rules)
-                        .await?,
-                );
+                phases.push(self.phase(&mut case_state, &format!("create {name}"), &moment, rules).await?);
                 moment = self.site.mark()?;
             }
         } else {
@@ -187,10 +180,7 @@ impl<S: Site> Play<S> {
         for step in &case.steps {
             moment = self.site.mark()?;
             self.step(&self.substitute(step).await?, &names).await?;
-            phases.push(
-                self.phase(&mut case_state, &text(&step["name"]), &moment, rules)
-                    .await?,
-            );
+            phases.push(self.phase(&mut case_state, &text(&step["name"]), &moment, rules).await?);
         }
         moment = self.site.mark()?;
         for name in &names {
@@ -211,9 +201,7 @@ impl<S: Site> Play<S> {
         if !step["patch"].is_null() {
             let first = names.first().cloned().unwrap_or_default();
             let name = step["service"].as_str().unwrap_or(&first);
-            self.services
-                .patch(name, &merge, &Patch::Merge(&step["patch"]))
-                .await?;
+            self.services.patch(name, &merge, &Patch::Merge(&step["patch"])).await?;
         }
         if !step["node"].is_null() {
             self.patch_node(step, "patch_node").await?;
@@ -241,10 +229,8 @@ impl<S: Site> Play<S> {
             let value = match name.strip_prefix("LB_OF_") {
                 Some(of) => {
                     let annotations = self.services.get(of).await?.metadata.annotations;
-                    let id = annotations.and_then(|all| {
-                        all.into_iter()
-                            .find(|(key, _)| key.ends_with("/load-balancer-id"))
-                    });
+                    let id = annotations
+                        .and_then(|all| all.into_iter().find(|(key, _)| key.ends_with("/load-balancer-id")));
                     id.map(|(_, id)| id)
                 }
                 None => self.site.variable(name),
@@ -262,9 +248,7 @@ impl<S: Site> Play<S> {
         let service: Service = serde_json::from_value(service)?;
         let created = self.services.create(&PostParams::default(), &service).await?;
         let uid = created.metadata.uid.unwrap_or_default();
-        case_state
-            .uids
-            .insert(created.metadata.name.unwrap_or_default(), uid);
+        case_state.uids.insert(created.metadata.name.unwrap_or_default(), uid);
         Ok(())
     }
 
@@ -359,9 +343,7 @@ impl<S: Site> Play<S> {
             }
             let health = &service["spec"]["healthCheckNodePort"];
             if health.as_u64().is_some_and(|number| number > 0) {
-                case_state
-                    .words
-                    .insert(health.to_string(), format!("<hcnodeport:{name}>"));
+                case_state.words.insert(health.to_string(), format!("<hcnodeport:{name}>"));
             }
             let metadata = &service["metadata"];
             specs.insert(
@@ -431,15 +413,10 @@ impl<S: Site> Play<S> {
     pub(crate) async fn tidy(&self, names: &[String]) -> Result<()> {
         for name in names {
             if let Some(service) = self.services.get_opt(name).await?
-                && service
-                    .metadata
-                    .finalizers
-                    .is_some_and(|list| list.contains(&FINALIZER.to_owned()))
+                && service.metadata.finalizers.is_some_and(|list| list.contains(&FINALIZER.to_owned()))
             {
                 let patch = json!({"metadata": {"finalizers": null}});
-                self.services
-                    .patch(name, &PatchParams::default(), &Patch::Merge(patch))
-                    .await?;
+                self.services.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await?;
             }
         }
         self.site.clear().await

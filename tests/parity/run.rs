@@ -96,12 +96,7 @@ pub(crate) async fn compare<S: Site>(
         let name = format!("parity-{}-{index}", std::process::id());
         lane(index, site(name).await?, cases, &rules).await
     });
-    let played: Vec<_> = try_join_all(played)
-        .await
-        .unwrap()
-        .into_iter()
-        .flatten()
-        .collect();
+    let played: Vec<_> = try_join_all(played).await.unwrap().into_iter().flatten().collect();
     let mut bad = Vec::new();
     let mut equal = 0;
     for (case, phases) in &played {
@@ -153,10 +148,8 @@ pub(crate) async fn take_over<S: Site>(
             case_states.push(takeover::build(&play, case).await.unwrap());
         }
         let before = takeover::versions(&play, &case_states).await.unwrap();
-        let uids: BTreeMap<_, _> = case_states
-            .iter()
-            .flat_map(|case_state| case_state.uids.clone())
-            .collect();
+        let uids: BTreeMap<_, _> =
+            case_states.iter().flat_map(|case_state| case_state.uids.clone()).collect();
         let (objects, _) = play.site.dump(&uids).await.unwrap();
         let moment = play.site.mark().unwrap();
         play.run(&cases[0].config).await.unwrap();
@@ -170,19 +163,10 @@ pub(crate) async fn take_over<S: Site>(
         play.wait_for_quiet(&moment).await.unwrap();
         assert!(done.is_some(), "{:?}\n{}", play.parts().await, play.log());
         let calls = play.calls(&moment).unwrap();
-        let writes: Vec<_> = calls
-            .iter()
-            .filter(|call| call.is_write)
-            .map(|call| &call.text)
-            .collect();
+        let writes: Vec<_> = calls.iter().filter(|call| call.is_write).map(|call| &call.text).collect();
         assert!(writes.is_empty(), "{writes:?}\n{}", play.log());
         assert_eq!(play.site.dump(&uids).await.unwrap().0, objects);
-        assert_eq!(
-            takeover::versions(&play, &case_states).await.unwrap(),
-            before,
-            "{}",
-            play.log()
-        );
+        assert_eq!(takeover::versions(&play, &case_states).await.unwrap(), before, "{}", play.log());
         for case_state in &mut case_states {
             let got = play.observe(case_state).await.unwrap();
             for (service, events) in got["events"].as_object().unwrap() {
@@ -192,11 +176,7 @@ pub(crate) async fn take_over<S: Site>(
                 assert!(events.is_empty(), "{service}: {events:?}");
             }
         }
-        println!(
-            "{} load balancers taken over with {} reads and no write",
-            before.len(),
-            calls.len()
-        );
+        println!("{} load balancers taken over with {} reads and no write", before.len(), calls.len());
         let names: Vec<String> = before.into_keys().collect();
         play.stop().await.unwrap();
         play.clear(&names).await.unwrap();

@@ -39,21 +39,15 @@ pub(crate) async fn build<S: Site>(play: &Play<S>, case: &Case) -> Result<CaseSt
     play.observe(&mut case_state).await?;
     let mut now = PresentNames::default();
     for (value, name) in &case_state.words {
-        let number = value
-            .parse::<u64>()
-            .map_or_else(|_| json!(value), |number| json!(number));
+        let number = value.parse::<u64>().map_or_else(|_| json!(value), |number| json!(number));
         now.insert(name, number);
     }
     play.site.rebuild(&phase, &mut now).await?;
     for (name, service) in phase["services"].as_object().into_iter().flatten() {
         let annotations = json!({"metadata": {"annotations": now.value(&service["annotations"])}});
-        play.services
-            .patch(name, &PatchParams::default(), &Patch::Merge(annotations))
-            .await?;
+        play.services.patch(name, &PatchParams::default(), &Patch::Merge(annotations)).await?;
         let status = json!({"status": now.value(&service["status"])});
-        play.services
-            .patch_status(name, &PatchParams::default(), &Patch::Merge(status))
-            .await?;
+        play.services.patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await?;
     }
     Ok(case_state)
 }

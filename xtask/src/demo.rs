@@ -64,11 +64,7 @@ pub(crate) struct DemoOptions {
 pub(crate) fn run(options: &DemoOptions) -> Result<()> {
     let clouds = crate::clouds()?;
     if !clouds.contains(&options.cloud) {
-        bail!(
-            "unknown cloud {:?}; the clouds are {}",
-            options.cloud,
-            clouds.join(", ")
-        );
+        bail!("unknown cloud {:?}; the clouds are {}", options.cloud, clouds.join(", "));
     }
     if options.real && options.cloud != OPENSTACK {
         bail!("--real is for OpenStack only");
@@ -124,32 +120,15 @@ async fn demo(options: &DemoOptions, program: PathBuf) -> Result<()> {
     let mut ccm = Ccm::start(&launch)?;
     ccm.wait_healthy("/readyz", Duration::from_secs(60)).await?;
     let baseline: u64 = cloud.calls()?.values().sum();
-    say(&format!(
-        "cluster: {}; cloud: {}",
-        stage.control_plane.server(),
-        cloud.describe()
-    ));
-    say(&format!(
-        "registering {} tainted nodes, as their kubelets would",
-        names.len()
-    ));
+    say(&format!("cluster: {}; cloud: {}", stage.control_plane.server(), cloud.describe()));
+    say(&format!("registering {} tainted nodes, as their kubelets would", names.len()));
 
     let began = Instant::now();
     let specs: Vec<_> = names.iter().map(NodeSpec::new).collect();
     let mut screen = Screen::default();
-    let watched = watch_nodes(
-        &cloud,
-        &mut ccm,
-        &mut watch,
-        &mut screen,
-        names.len(),
-        baseline,
-        began,
-    );
+    let watched = watch_nodes(&cloud, &mut ccm, &mut watch, &mut screen, names.len(), baseline, began);
     let ((), finished) = tokio::try_join!(nodes::register(&client, &specs), watched)?;
-    let elapsed = finished
-        .finished
-        .map_or_else(|| began.elapsed(), |at| at.duration_since(began));
+    let elapsed = finished.finished.map_or_else(|| began.elapsed(), |at| at.duration_since(began));
     let at_end = Progress::read(&cloud, names.len(), baseline, elapsed)?;
     screen.clear();
     print(at_end.render(&finished, FINAL_ROWS).trim_end());
@@ -173,10 +152,7 @@ async fn demo(options: &DemoOptions, program: PathBuf) -> Result<()> {
         return Ok(());
     }
     print("");
-    print(&format!(
-        "export KUBECONFIG={}",
-        stage.control_plane.kubeconfig().display()
-    ));
+    print(&format!("export KUBECONFIG={}", stage.control_plane.kubeconfig().display()));
     print("");
     say(&format!(
         "everything is running: kubectl get nodes,services -o wide; log: {}; curl -k https://127.0.0.1:{}/metrics. Ctrl-C ends it.",
@@ -258,10 +234,7 @@ async fn watch_nodes(
             return Ok(nodes);
         }
         if elapsed > LIMIT {
-            bail!(
-                "not all nodes were initialized within {LIMIT:?}; the program's log:\n{}",
-                ccm.log()?
-            );
+            bail!("not all nodes were initialized within {LIMIT:?}; the program's log:\n{}", ccm.log()?);
         }
     }
 }

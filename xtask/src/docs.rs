@@ -60,10 +60,7 @@ pub(crate) fn run(options: &DocsOptions) -> Result<()> {
         crate::say(&format!("wrote {shown}"));
     }
     if !stale.is_empty() {
-        bail!(
-            "not up to date: {}; run `cargo xtask docs` and commit the result",
-            stale.join(", ")
-        );
+        bail!("not up to date: {}; run `cargo xtask docs` and commit the result", stale.join(", "));
     }
     for (cloud, _) in clouds(&program)? {
         examples::check(&program, &cloud)?;
@@ -90,10 +87,7 @@ fn clouds(program: &Path) -> Result<Vec<(String, String)>> {
 
 /// The program's reference of the config file and the annotations of a cloud.
 fn reference(program: &Path, cloud: &str) -> Result<String> {
-    stdout(
-        program,
-        &["--help-cloud-config", &format!("--cloud-provider={cloud}")],
-    )
+    stdout(program, &["--help-cloud-config", &format!("--cloud-provider={cloud}")])
 }
 
 /// Path and text of every generated document.
@@ -144,9 +138,7 @@ fn lists(clouds: &[(String, String)]) -> Result<[(PathBuf, String); 2]> {
         ("reference", ""),
     ] {
         let link = |cloud: &str| format!("]({folder}/{cloud}.md)");
-        let lines = clouds
-            .iter()
-            .map(|(cloud, title)| format!("- [{prefix}{title}{}", link(cloud)));
+        let lines = clouds.iter().map(|(cloud, title)| format!("- [{prefix}{title}{}", link(cloud)));
         let is_old = |line: &str| clouds.iter().any(|(cloud, _)| line.ends_with(&link(cloud)));
         text = replace_lines(&text, is_old, lines);
     }

@@ -178,10 +178,7 @@ impl Images {
             profile: &[],
             cache: ccm_testbed::cache::dir()?,
         };
-        let mut others = images
-            .architectures
-            .iter()
-            .filter(|name| *name != own_architecture());
+        let mut others = images.architectures.iter().filter(|name| *name != own_architecture());
         install_packages(match others.next().map(String::as_str) {
             Some("arm64") => &ARM64_PACKAGES,
             Some("amd64") => &AMD64_PACKAGES,
@@ -208,10 +205,7 @@ impl Images {
         let time = git(checkout, &["log", "-1", "--format=%ct"])?;
         let recipe = self.cache.join("images/Dockerfile");
         fs::create_dir_all(self.cache.join("images"))?;
-        fs::write(
-            &recipe,
-            last_stage(&fs::read_to_string(checkout.join("Dockerfile"))?)?,
-        )?;
+        fs::write(&recipe, last_stage(&fs::read_to_string(checkout.join("Dockerfile"))?)?)?;
         fs::create_dir_all(&self.output)?;
         let mut built = Vec::new();
         for features in &self.features {
@@ -220,9 +214,7 @@ impl Images {
             let _ = self.buildah(&["manifest", "rm", &name]).output();
             let mut sboms = Vec::new();
             for architecture in &self.architectures {
-                say(&format!(
-                    "building the program with --features {features} for {architecture} (minutes)"
-                ));
+                say(&format!("building the program with --features {features} for {architecture} (minutes)"));
                 let files = self.cache.join(format!("images/{name}-{architecture}"));
                 self.files(checkout, features, architecture, &files)?;
                 let mut build = self.buildah(&["build", "--quiet", "--isolation=chroot", "--layers=false"]);
@@ -265,10 +257,7 @@ impl Images {
         let mut build = Command::new(checkout.join("deploy/image/root.sh"));
         build.args([features, architecture]).arg(files);
         build.envs(self.profile.iter().copied());
-        build.env(
-            "PATH",
-            format!("{}:{path}", self.cache.join("tools/bin").display()),
-        );
+        build.env("PATH", format!("{}:{path}", self.cache.join("tools/bin").display()));
         if checkout != root() {
             build.env("CARGO_TARGET_DIR", checkout.join("target"));
         }
@@ -283,15 +272,8 @@ impl Images {
         // Without this check, a provider that the linker left out would be noticed at the first start only.
         let listed = output(list.arg("--list-providers"))?;
         let size = fs::metadata(&program)?.len();
-        let names: Vec<_> = listed
-            .lines()
-            .filter_map(|line| line.split_whitespace().next())
-            .collect();
-        say(&format!(
-            "{architecture}: {} MB, with {}",
-            size / 1_000_000,
-            names.join(", ")
-        ));
+        let names: Vec<_> = listed.lines().filter_map(|line| line.split_whitespace().next()).collect();
+        say(&format!("{architecture}: {} MB, with {}", size / 1_000_000, names.join(", ")));
         if names.is_empty() {
             bail!("the program has no provider");
         }
@@ -342,9 +324,7 @@ fn last_stage(dockerfile: &str) -> Result<String> {
 /// The digest of the image in an OCI layout.
 fn digest(layout: &Path) -> Result<String> {
     let index: serde_json::Value = serde_json::from_str(&fs::read_to_string(layout.join("index.json"))?)?;
-    let digest = index
-        .pointer("/manifests/0/digest")
-        .and_then(|digest| digest.as_str());
+    let digest = index.pointer("/manifests/0/digest").and_then(|digest| digest.as_str());
     digest.map(str::to_owned).context("the image has no digest")
 }
 

@@ -110,18 +110,13 @@ fn check(version: &str, dry_run: bool) -> Result<String> {
     if !dry_run {
         let unreleased = section_of("Unreleased");
         if unreleased.is_some_and(|section| section.lines().any(|line| line.starts_with("- "))) {
-            problems.push(format!(
-                "CHANGELOG.md: move the entries of [Unreleased] to [{version}]"
-            ));
+            problems.push(format!("CHANGELOG.md: move the entries of [Unreleased] to [{version}]"));
         }
         if !git(&["status", "--porcelain"])?.is_empty() {
             problems.push("there are uncommitted changes".to_owned());
         }
         let tag = format!("v{version}");
-        if !git(&["tag", "--points-at", "HEAD"])?
-            .lines()
-            .any(|line| line == tag)
-        {
+        if !git(&["tag", "--points-at", "HEAD"])?.lines().any(|line| line == tag) {
             problems.push(format!("this commit has no tag {tag}"));
         }
     }
@@ -132,11 +127,7 @@ fn check(version: &str, dry_run: bool) -> Result<String> {
         );
     }
     let section = section.unwrap_or_default();
-    Ok(section
-        .split_once('\n')
-        .map_or("", |(_, text)| text.trim())
-        .to_owned()
-        + "\n")
+    Ok(section.split_once('\n').map_or("", |(_, text)| text.trim()).to_owned() + "\n")
 }
 
 /// The objects of `deploy/<cloud>` without its Secret, which contains credentials of the user.

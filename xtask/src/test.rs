@@ -87,11 +87,8 @@ impl Clouds {
             arguments.push("--all-features".to_owned());
             return arguments;
         }
-        let features: Vec<_> = self
-            .chosen
-            .iter()
-            .map(|name| format!("cloud-controller-manager/{name}"))
-            .collect();
+        let features: Vec<_> =
+            self.chosen.iter().map(|name| format!("cloud-controller-manager/{name}")).collect();
         arguments.extend(["--features".to_owned(), features.join(",")]);
         arguments
     }
@@ -142,10 +139,7 @@ pub(crate) fn run(options: &TestOptions) -> Result<()> {
             ..DemoOptions::default()
         })
     })?;
-    say(&format!(
-        "== all: ok after {:.0} s",
-        began.elapsed().as_secs_f64()
-    ));
+    say(&format!("== all: ok after {:.0} s", began.elapsed().as_secs_f64()));
     Ok(())
 }
 
@@ -192,10 +186,8 @@ fn other_builds(clouds: &Clouds) -> Result<()> {
 /// A cargo command that does not replace the program under test. It uses what has been compiled for that program.
 fn other_build(args: &[&str]) -> Result<Command> {
     let executable = env::current_exe()?;
-    let compiled = executable
-        .ancestors()
-        .nth(2)
-        .context("this program is not in a target folder of cargo")?;
+    let compiled =
+        executable.ancestors().nth(2).context("this program is not in a target folder of cargo")?;
     let mut command = checked_cargo(args);
     command
         .env("CARGO_BUILD_BUILD_DIR", compiled)
@@ -280,9 +272,6 @@ fn step<T>(name: &str, run: impl FnOnce() -> Result<T>) -> Result<T> {
     say(&format!("== {name}"));
     let began = Instant::now();
     let result = run().with_context(|| format!("step {name:?} failed"))?;
-    say(&format!(
-        "== {name}: ok after {:.0} s",
-        began.elapsed().as_secs_f64()
-    ));
+    say(&format!("== {name}: ok after {:.0} s", began.elapsed().as_secs_f64()));
     Ok(result)
 }

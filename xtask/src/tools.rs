@@ -37,10 +37,7 @@ impl Tool {
         let Self { name, version, .. } = self;
         let folder = cache::dir()?.join("tools");
         if !self.is_installed(&folder) {
-            say(&format!(
-                "installing {name} {version}, which {} (some minutes, once)",
-                self.purpose
-            ));
+            say(&format!("installing {name} {version}, which {} (some minutes, once)", self.purpose));
             let package = format!("{name}@{version}");
             let mut install = cargo(&["install", "--quiet", "--locked", "--debug", &package, "--root"]);
             // In a folder of its own, so that it is not built into the results of this workspace.

@@ -35,10 +35,7 @@ const UPSTREAM: [Upstream; 3] = [
         repository: None,
         names: &[
             ("pkg", r#""(service\.beta\.kubernetes\.io/[a-z0-9-]+)""#),
-            (
-                "pkg/providers/v1/config",
-                r"(?m)^\t\t([A-Z]\w+) +(?:\[\])?(?:string|bool|int32)\b",
-            ),
+            ("pkg/providers/v1/config", r"(?m)^\t\t([A-Z]\w+) +(?:\[\])?(?:string|bool|int32)\b"),
         ],
     },
     Upstream {
@@ -50,14 +47,8 @@ const UPSTREAM: [Upstream; 3] = [
                 r#""((?:service\.)?kubernetes\.(?:io|digitalocean\.com)/[a-z0-9-]+)""#,
             ),
             // The rest of the name, after a constant.
-            (
-                "cloud-controller-manager/do",
-                r#"annDOLoadBalancerBase \+ "([a-z0-9-]+)""#,
-            ),
-            (
-                "cloud-controller-manager/do",
-                r#"(?:Env|EnvVar)\s+(?:string )?= "([A-Z_]+)""#,
-            ),
+            ("cloud-controller-manager/do", r#"annDOLoadBalancerBase \+ "([a-z0-9-]+)""#),
+            ("cloud-controller-manager/do", r#"(?:Env|EnvVar)\s+(?:string )?= "([A-Z_]+)""#),
         ],
     },
     Upstream {
@@ -89,10 +80,7 @@ pub(crate) fn run() -> Result<()> {
         let (version, source) = match newest {
             Ok(newest) => newest,
             Err(error) => {
-                print(&format!(
-                    "{}: no release to compare with: {error:#}",
-                    upstream.cloud
-                ));
+                print(&format!("{}: no release to compare with: {error:#}", upstream.cloud));
                 is_complete = false;
                 continue;
             }
@@ -114,10 +102,7 @@ pub(crate) fn run() -> Result<()> {
         }
         let granted = match upstream.repository {
             Some(_) => {
-                let manifest = format!(
-                    "releases/{}-cloud-controller-manager/{version}.yml",
-                    upstream.cloud
-                );
+                let manifest = format!("releases/{}-cloud-controller-manager/{version}.yml", upstream.cloud);
                 rights(&manifests::read(&source.join(manifest))?)
             }
             None => {
@@ -150,9 +135,7 @@ fn newest_tag(repository: &str, folder: &Path) -> Result<(String, PathBuf)> {
         "v*",
     ]);
     let tags = output(&mut list)?;
-    let mut tags = tags
-        .lines()
-        .filter_map(|line| Some(line.split_once("refs/tags/")?.1));
+    let mut tags = tags.lines().filter_map(|line| Some(line.split_once("refs/tags/")?.1));
     // Not an alpha, beta or candidate.
     let tag = tags.find(|tag| !tag.contains('-')).context("it has no release")?;
     let mut clone = Command::new("git");
@@ -189,16 +172,10 @@ fn collect(folder: &Path, expression: &Regex, names: &mut BTreeSet<String>) -> R
 fn unknown_values(cloud: &str, chart: &Path) -> Result<BTreeSet<String>> {
     let keys = |path: &Path| -> Result<BTreeSet<String>> {
         let values = manifests::read(path)?.pop().unwrap_or_default();
-        Ok(values
-            .as_object()
-            .into_iter()
-            .flatten()
-            .map(|(key, _)| key.clone())
-            .collect())
+        Ok(values.as_object().into_iter().flatten().map(|(key, _)| key.clone()).collect())
     };
-    let schema: Value = serde_json::from_str(&fs::read_to_string(
-        root().join("deploy/chart/values.schema.json"),
-    )?)?;
+    let schema: Value =
+        serde_json::from_str(&fs::read_to_string(root().join("deploy/chart/values.schema.json"))?)?;
     let mut theirs = keys(&chart.join("values.yaml"))?;
     let ours = keys(&root().join(format!("deploy/chart/clouds/{cloud}.yaml")))?;
     theirs.retain(|key| !ours.contains(key) && schema["properties"].get(key).is_none());
@@ -213,9 +190,7 @@ fn unknown_rights(cloud: &str, theirs: BTreeSet<String>) -> Result<BTreeSet<Stri
     let ours = chart_rights(&[&chart, "--show-only", "templates/rbac.yaml", "--set", &values])?;
     let security = fs::read_to_string(root().join(SECURITY))?;
     let unneeded: BTreeSet<_> = security.lines().flat_map(unneeded_rights).collect();
-    let missing = theirs
-        .into_iter()
-        .filter(|right| !ours.contains(right) && !unneeded.contains(right));
+    let missing = theirs.into_iter().filter(|right| !ours.contains(right) && !unneeded.contains(right));
     Ok(missing.collect())
 }
 

@@ -48,11 +48,7 @@ macro_rules! list {
 /// Pairs of key and value as a type of the SDK.
 macro_rules! key_values {
     ($type:ty, $pairs:expr) => {
-        Some(
-            $pairs
-                .map(|(key, value)| <$type>::builder().key(key).value(value).build())
-                .collect(),
-        )
+        Some($pairs.map(|(key, value)| <$type>::builder().key(key).value(value).build()).collect())
     };
 }
 
@@ -146,9 +142,7 @@ impl State {
 
 impl fmt::Debug for Api {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Api")
-            .field("region", &self.inner.region)
-            .finish_non_exhaustive()
+        f.debug_struct("Api").field("region", &self.inner.region).finish_non_exhaustive()
     }
 }
 

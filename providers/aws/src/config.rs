@@ -358,11 +358,7 @@ fn endpoints(
 ) -> Vec<Endpoint> {
     for variable in ENDPOINT_VARIABLES.split_whitespace() {
         let url = env.var(variable).unwrap_or_default();
-        problems.require(
-            url.is_empty() || http_url(url).is_some(),
-            KeyPath::key(variable),
-            NOT_URL,
-        );
+        problems.require(url.is_empty() || http_url(url).is_some(), KeyPath::key(variable), NOT_URL);
     }
     let mut endpoints: Vec<Endpoint> = Vec::new();
     let mut keys = BTreeSet::new();
@@ -416,10 +412,7 @@ fn endpoints(
             }
         }
     }
-    let regions: Vec<_> = endpoints
-        .iter()
-        .filter_map(|entry| entry.region.as_deref())
-        .collect();
+    let regions: Vec<_> = endpoints.iter().filter_map(|entry| entry.region.as_deref()).collect();
     if let (Some(region), Some(entry)) = (region, conf.service_override.keys().next())
         && !regions.is_empty()
         && !regions.contains(&region)

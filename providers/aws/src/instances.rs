@@ -160,11 +160,8 @@ impl InstanceSource for Source {
         let (fargate, instances): (Vec<_>, Vec<_>) = all.partition(|id| fargate_address(id).is_some());
         let (good, odd): (Vec<_>, Vec<_>) = instances.into_iter().partition(|id| is_well_formed(id));
         let odd = odd.into_iter().map(|id| self.exact(vec![id], priority));
-        let (mut found, odd, fargate) = tokio::join!(
-            self.well_formed(good, priority),
-            join_all(odd),
-            self.fargate(&fargate, priority)
-        );
+        let (mut found, odd, fargate) =
+            tokio::join!(self.well_formed(good, priority), join_all(odd), self.fargate(&fargate, priority));
         found.extend(odd.into_iter().flatten().chain(fargate));
         let answers = ids.iter().map(|id| {
             let unanswered = || {
@@ -226,8 +223,7 @@ impl InstanceSource for Source {
             None => ("vpc-id", vec![self.site.vpc.clone()]),
         });
         let mut page = self.api.at(priority).instance_page(&filter, marker).await?;
-        page.items
-            .retain(|instance| self.site.cluster.has(&instance.tags));
+        page.items.retain(|instance| self.site.cluster.has(&instance.tags));
         Ok(page)
     }
 

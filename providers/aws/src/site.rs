@@ -177,9 +177,7 @@ pub(crate) mod tests {
     use super::*;
 
     pub(crate) fn tags(tags: &[(&str, &str)]) -> Tags {
-        tags.iter()
-            .map(|(key, value)| ((*key).into(), (*value).into()))
-            .collect()
+        tags.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect()
     }
 
     #[test]
@@ -217,11 +215,7 @@ pub(crate) mod tests {
             (tags(&[("KubernetesCluster", "b")]), false, false),
             (tags(&[]), false, false),
         ] {
-            assert_eq!(
-                (cluster.has(&given), cluster.owns(&given)),
-                (has, owns),
-                "{given:?}"
-            );
+            assert_eq!((cluster.has(&given), cluster.owns(&given)), (has, owns), "{given:?}");
             let any = (untagged.has(&given), untagged.owns(&given));
             assert_eq!(any, (true, false), "{given:?}");
         }

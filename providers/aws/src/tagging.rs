@@ -395,9 +395,7 @@ mod tests {
 
     fn flags(given: &[(&str, &[&str])]) -> FlagValues {
         let texts = |values: &[&str]| values.iter().map(ToString::to_string).collect::<Vec<_>>();
-        let flags = given
-            .iter()
-            .map(|(name, values)| ((*name).to_owned(), texts(values)));
+        let flags = given.iter().map(|(name, values)| ((*name).to_owned(), texts(values)));
         flags.collect()
     }
 
@@ -418,10 +416,7 @@ mod tests {
     #[test]
     fn flags_are_read_and_all_problems_are_reported() {
         let read = settings(&[
-            (
-                "tags",
-                &["team=web,cost=1,\"on=a,b\"", "owners= alice,bob", "\"empty=\""],
-            ),
+            ("tags", &["team=web,cost=1,\"on=a,b\"", "owners= alice,bob", "\"empty=\""]),
             ("resources", &["instance"]),
             ("tagging-controller-rate-limit", &["2.5"]),
             ("tagging-controller-burst-limit", &["7"]),
@@ -451,10 +446,7 @@ mod tests {
             assert!(problems, "{both}");
         }
         let all = settings(&[("tags", &["a=1,b,c=2", "d"])]).unwrap_err();
-        assert!(
-            all.message().contains("\"b\"") && all.message().contains("\"d\""),
-            "{all}"
-        );
+        assert!(all.message().contains("\"b\"") && all.message().contains("\"d\""), "{all}");
     }
 
     #[test]

@@ -103,9 +103,7 @@ impl Finding {
     }
 
     fn of_problems(severity: Severity, problems: &[Problem]) -> impl Iterator<Item = Self> {
-        problems
-            .iter()
-            .map(move |problem| Self::of_problem(severity, problem))
+        problems.iter().map(move |problem| Self::of_problem(severity, problem))
     }
 
     /// Adds the place to fix.
@@ -356,10 +354,8 @@ mod tests {
             .iter()
             .map(|problem| Finding::of_problem(Severity::Error, problem))
             .collect();
-        let texts: Vec<_> = found
-            .iter()
-            .map(|finding| (finding.about.as_str(), finding.message.as_str()))
-            .collect();
+        let texts: Vec<_> =
+            found.iter().map(|finding| (finding.about.as_str(), finding.message.as_str())).collect();
         assert_eq!(
             texts,
             [
@@ -367,10 +363,7 @@ mod tests {
                 ("[LoadBalancerClass \"gold\"] subnet-id", "odd")
             ]
         );
-        assert_eq!(
-            found.first().unwrap().place.as_ref().unwrap().to_string(),
-            "cloud.conf"
-        );
+        assert_eq!(found.first().unwrap().place.as_ref().unwrap().to_string(), "cloud.conf");
     }
 
     #[test]
@@ -420,10 +413,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_call_without_an_answer_times_out() {
         let error = in_time(std::future::pending::<Result<()>>()).await.unwrap_err();
-        assert_eq!(
-            (error.kind(), error.message()),
-            (ErrorKind::Timeout, "no answer within 20 s")
-        );
+        assert_eq!((error.kind(), error.message()), (ErrorKind::Timeout, "no answer within 20 s"));
     }
 
     #[test]

@@ -147,10 +147,7 @@ impl ControllerDef {
 
     /// All names that files of leader migrations may use.
     pub fn migration_names(&self) -> impl Iterator<Item = &'static str> {
-        [self.name]
-            .into_iter()
-            .chain(self.aliases.iter().copied())
-            .chain(self.migration_name)
+        [self.name].into_iter().chain(self.aliases.iter().copied()).chain(self.migration_name)
     }
 }
 
@@ -263,18 +260,13 @@ impl ControllerSetup {
     /// # Errors
     /// It is another type: a bug.
     pub fn framework_as<T: Any + Send + Sync>(&self) -> Result<Arc<T>> {
-        Arc::clone(&self.framework)
-            .downcast()
-            .map_err(|_| mismatch::<T>())
+        Arc::clone(&self.framework).downcast().map_err(|_| mismatch::<T>())
     }
 }
 
 fn mismatch<T>() -> Error {
     let expected = std::any::type_name::<T>();
-    Error::new(
-        ErrorKind::Unexpected,
-        format!("bug: a controller was started without its {expected}"),
-    )
+    Error::new(ErrorKind::Unexpected, format!("bug: a controller was started without its {expected}"))
 }
 
 /// The input for a controller.

@@ -98,10 +98,7 @@ fn without_proxy(item: &str) -> &str {
         is_host && port.bytes().all(|byte| byte.is_ascii_digit())
     });
     let host = with_port.map_or(item, |(host, _)| host);
-    let host = host
-        .strip_prefix('*')
-        .filter(|rest| rest.starts_with('.'))
-        .unwrap_or(host);
+    let host = host.strip_prefix('*').filter(|rest| rest.starts_with('.')).unwrap_or(host);
     host.trim_start_matches('[').trim_end_matches(']')
 }
 
@@ -121,10 +118,8 @@ mod tests {
 
     #[test]
     fn an_empty_variable_is_none_and_no_value_is_shown() {
-        let environment = Environment::default()
-            .with("TOKEN", "secret")
-            .with("EMPTY", "")
-            .in_directory("/work");
+        let environment =
+            Environment::default().with("TOKEN", "secret").with("EMPTY", "").in_directory("/work");
         assert_eq!(environment.var("TOKEN"), Some("secret"));
         assert_eq!((environment.var("EMPTY"), environment.var("OTHER")), (None, None));
         assert_eq!(environment.working_directory(), Some(Path::new("/work")));

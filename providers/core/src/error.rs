@@ -296,10 +296,7 @@ impl fmt::Debug for Error {
 
 impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        self.0
-            .source
-            .as_deref()
-            .map(|source| source as &(dyn StdError + 'static))
+        self.0.source.as_deref().map(|source| source as &(dyn StdError + 'static))
     }
 }
 
@@ -314,14 +311,8 @@ mod tests {
             .with_operation("ignored")
             .with_context("server", "a1")
             .with_context("request_id", "req-1");
-        assert_eq!(
-            error.to_string(),
-            "server_get: no such server (server=a1, request_id=req-1)"
-        );
-        assert_eq!(
-            error.report_without_request(),
-            "server_get: no such server (server=a1)"
-        );
+        assert_eq!(error.to_string(), "server_get: no such server (server=a1, request_id=req-1)");
+        assert_eq!(error.report_without_request(), "server_get: no such server (server=a1)");
         assert_eq!(error.retry(), Retry::Never);
     }
 

@@ -423,11 +423,7 @@ mod tests {
             assert!(error.starts_with("--x: "), "{kind:?} {wrong}: {error}");
         }
         let unset = flag(FlagKind::Period, "");
-        assert_eq!(
-            unset.check(&[String::new()]),
-            Ok(()),
-            "an empty value equals the empty default"
-        );
+        assert_eq!(unset.check(&[String::new()]), Ok(()), "an empty value equals the empty default");
     }
 
     #[test]

@@ -35,10 +35,7 @@ pub async fn existence(
     priority: Priority,
 ) -> Vec<(Arc<NodeView>, Result<InstanceState>)> {
     let need = Need::Existence;
-    let queries: Vec<_> = nodes
-        .into_iter()
-        .map(|node| InstanceQuery { node, need })
-        .collect();
+    let queries: Vec<_> = nodes.into_iter().map(|node| InstanceQuery { node, need }).collect();
     let answers = instances.describe(&queries, freshness, priority).await;
     queries.into_iter().map(|query| query.node).zip(answers).collect()
 }

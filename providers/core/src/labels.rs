@@ -52,10 +52,8 @@ impl Labels {
 impl<K: Into<Arc<str>>, V: Into<Arc<str>>> FromIterator<(K, V)> for Labels {
     /// Of labels with the same key the last one counts.
     fn from_iter<I: IntoIterator<Item = (K, V)>>(labels: I) -> Self {
-        let mut labels: Vec<(Arc<str>, Arc<str>)> = labels
-            .into_iter()
-            .map(|(key, value)| (key.into(), value.into()))
-            .collect();
+        let mut labels: Vec<(Arc<str>, Arc<str>)> =
+            labels.into_iter().map(|(key, value)| (key.into(), value.into())).collect();
         labels.reverse();
         labels.sort_by(|(a, _), (b, _)| a.cmp(b));
         labels.dedup_by(|(a, _), (b, _)| a == b);
@@ -75,9 +73,7 @@ mod tests {
 
     #[test]
     fn finds_what_was_put_in() {
-        let labels: Labels = [("b", "2"), ("a", "1"), ("c", "3"), ("a", "last")]
-            .into_iter()
-            .collect();
+        let labels: Labels = [("b", "2"), ("a", "1"), ("c", "3"), ("a", "last")].into_iter().collect();
         assert_eq!(labels.len(), 3);
         assert_eq!(labels.get("a"), Some("last"));
         assert_eq!(labels.get("b"), Some("2"));

@@ -34,8 +34,7 @@ pub const USER_AGENT: &str = "cloud-controller-manager/test";
 #[must_use]
 pub fn provider(name: &str) -> &'static Provider {
     let mut all = crate::registry::all().into_iter();
-    all.find(|provider| provider.name == name)
-        .expect("the provider is linked")
+    all.find(|provider| provider.name == name).expect("the provider is linked")
 }
 
 /// A context whose config file `cloud.conf` has this text. The file exists as long as the folder.

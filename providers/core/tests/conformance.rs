@@ -173,12 +173,7 @@ impl Subject for FakeNetwork {
 
     fn requests(&self) -> Option<usize> {
         let calls = self.routes.calls();
-        Some(
-            calls
-                .iter()
-                .filter(|call| **call != RouteCall::Apply(0, 0, 0))
-                .count(),
-        )
+        Some(calls.iter().filter(|call| **call != RouteCall::Apply(0, 0, 0)).count())
     }
 
     fn machine_count(&self) -> usize {

@@ -332,9 +332,7 @@ impl Api {
         let left = number("ratelimit-reset").map(|reset| reset.saturating_sub(Timestamp::now().as_second()));
         let left = left.and_then(|left| u64::try_from(left).ok());
         let reset = left.map(|left| later(Instant::now(), Duration::from_secs(left)));
-        self.gate
-            .bucket(BUCKET)
-            .observe_remaining(remaining, limit, reset);
+        self.gate.bucket(BUCKET).observe_remaining(remaining, limit, reset);
     }
 }
 
@@ -343,10 +341,7 @@ pub(crate) fn accept_without_right(error: Error) -> Result<()> {
     if error.kind() != ErrorKind::PermissionDenied {
         return Err(error);
     }
-    warn!(
-        error = error.report(),
-        "Skipped an optional check: the token lacks the scope"
-    );
+    warn!(error = error.report(), "Skipped an optional check: the token lacks the scope");
     Ok(())
 }
 

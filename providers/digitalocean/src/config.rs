@@ -127,20 +127,14 @@ impl Settings {
 /// All problems of the configuration.
 pub(crate) fn load(context: &BuildContext, files: &mut ConfigFiles) -> Result<Parsed<Settings>, LoadError> {
     let (path, environment) = (context.cloud_config.as_deref(), &context.environment);
-    config::load_yaml(
-        path,
-        environment,
-        KeyCase::Sensitive,
-        files,
-        |conf, files, problems| {
-            if environment.var("DO_IP_ADDR_FAMILIES").is_some() {
-                let text = "the Go cloud controller did not read this variable; here it limits the external addresses of \
+    config::load_yaml(path, environment, KeyCase::Sensitive, files, |conf, files, problems| {
+        if environment.var("DO_IP_ADDR_FAMILIES").is_some() {
+            let text = "the Go cloud controller did not read this variable; here it limits the external addresses of \
                         nodes; without ipv4, most external load balancers do not follow the nodes";
-                problems.warn(KeyPath::key("ipAddrFamilies"), text);
-            }
-            resolve(conf, files, problems)
-        },
-    )
+            problems.warn(KeyPath::key("ipAddrFamilies"), text);
+        }
+        resolve(conf, files, problems)
+    })
 }
 
 fn resolve(conf: &CloudConf, files: &mut ConfigFiles, problems: &mut Problems) -> Option<Settings> {
@@ -238,9 +232,7 @@ fn check_firewall(conf: &CloudConf, mut require: impl FnMut(bool, &'static str, 
 
 /// `host:port`. Without a host: all addresses.
 fn address(key: &str, text: &str, problems: &mut Problems) -> Option<String> {
-    let parts = text
-        .rsplit_once(':')
-        .filter(|(_, port)| port.parse::<u16>().is_ok());
+    let parts = text.rsplit_once(':').filter(|(_, port)| port.parse::<u16>().is_ok());
     let shown = format!("{text:?} is not an address; write host:port, such as 127.0.0.1:9090");
     problems.require(text.is_empty() || parts.is_some(), KeyPath::key(key), shown);
     let (host, port) = parts?;
@@ -249,8 +241,7 @@ fn address(key: &str, text: &str, problems: &mut Problems) -> Option<String> {
 }
 
 fn is_slug(text: &str) -> bool {
-    text.chars()
-        .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
+    text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
 }
 
 /// Whether a text may be the name of a load balancer or firewall.

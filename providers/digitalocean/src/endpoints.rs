@@ -35,9 +35,7 @@ pub(crate) const CONTROLLER: ControllerDef = ControllerDef {
 fn start(context: ControllerContext) -> Result<ControllerFuture> {
     let cloud = context.setup.cloud_as::<DigitalOcean>()?;
     Ok(Box::pin(async move {
-        let metrics = Router::new()
-            .route("/metrics", get(serve_metrics))
-            .with_state(context.metrics.clone());
+        let metrics = Router::new().route("/metrics", get(serve_metrics)).with_state(context.metrics.clone());
         let api = cloud.nodes.api.clone();
         let health = Router::new().route("/healthz", get(serve_health)).with_state(api);
         tokio::join!(

@@ -79,9 +79,7 @@ fn start(context: ControllerContext) -> Result<ControllerFuture> {
         let (services, shutdown) = (&context.services, &context.shutdown);
         let changes = services.subscribe();
         if shutdown.run_until_cancelled(services.synced()).await.is_some() {
-            controller
-                .run(changes, || services.list(), shutdown.cancelled())
-                .await;
+            controller.run(changes, || services.list(), shutdown.cancelled()).await;
         }
     }))
 }

@@ -86,9 +86,7 @@ impl Checker for Inspector {
             // This is the only place that sets it, and it runs once.
             let _ = self.can.set(self.capabilities(version));
         }
-        check
-            .places(network, version.map(|version| self.capabilities(version)))
-            .await;
+        check.places(network, version.map(|version| self.capabilities(version))).await;
         check.quotas(network, version.is_some()).await;
         check.into_report()
     }
@@ -97,19 +95,12 @@ impl Checker for Inspector {
         // An Octavia that was not read counts as one that supports everything.
         let can = self.can.get().copied();
         let can = can.unwrap_or_else(|| self.capabilities(Version(u32::MAX)));
-        Some(service::findings(
-            &self.loaded.value.settings.load_balancing,
-            can,
-            service,
-        ))
+        Some(service::findings(&self.loaded.value.settings.load_balancing, can, service))
     }
 }
 
 impl Inspector {
     fn capabilities(&self, version: Version) -> Capabilities {
-        Capabilities::of(
-            version,
-            &self.loaded.value.settings.load_balancing.conf.lb_provider,
-        )
+        Capabilities::of(version, &self.loaded.value.settings.load_balancing.conf.lb_provider)
     }
 }

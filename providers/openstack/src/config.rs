@@ -101,17 +101,12 @@ fn settle(
     check_metadata(&conf.metadata.search_order, problems);
     let (sort_order, invalid) = parse_sort_order(&conf.networking.address_sort_order);
     for item in invalid {
-        problems.warn(
-            ("Networking", "address-sort-order"),
-            format!("{item:?} is not a CIDR and is left out"),
-        );
+        problems
+            .warn(("Networking", "address-sort-order"), format!("{item:?} is not a CIDR and is left out"));
     }
     let request_timeout = conf.metadata.request_timeout;
     if request_timeout.is_negative() {
-        problems.error(
-            ("Metadata", "request-timeout"),
-            "a timeout cannot be negative; write 60s",
-        );
+        problems.error(("Metadata", "request-timeout"), "a timeout cannot be negative; write 60s");
     }
     let settings = Settings {
         connection: Connection {
@@ -172,18 +167,12 @@ fn tls(given: &Given, files: &mut ConfigFiles, problems: &mut Problems) -> Tls {
     };
     let (key, pem) = match (&given.ca_file, &given.ca_contents) {
         (Some(path), _) => ("ca-file", read("ca-file", path, problems)),
-        (None, contents) => (
-            "cafilecontents",
-            contents.as_ref().map(|pem| pem.clone().into_bytes()),
-        ),
+        (None, contents) => ("cafilecontents", contents.as_ref().map(|pem| pem.clone().into_bytes())),
     };
     if let Some(pem) = pem {
         match root_certificates(&pem) {
             Ok(_) => tls.roots = Some(pem),
-            Err(what) => problems.error(
-                ("Global", key),
-                format!("not a PEM bundle of certificates: {what}"),
-            ),
+            Err(what) => problems.error(("Global", key), format!("not a PEM bundle of certificates: {what}")),
         }
     }
     match (&given.cert_file, &given.key_file) {
@@ -207,10 +196,7 @@ fn tls(given: &Given, files: &mut ConfigFiles, problems: &mut Problems) -> Tls {
     match given.tls_insecure.as_deref() {
         None | Some("false") => {}
         Some("true") => {
-            problems.warn(
-                ("Global", "tls-insecure"),
-                "the cloud's certificates are not verified",
-            );
+            problems.warn(("Global", "tls-insecure"), "the cloud's certificates are not verified");
             tls.insecure = true;
         }
         Some(other) => {
@@ -236,9 +222,6 @@ fn check_metadata(search_order: &str, problems: &mut Problems) {
     } else {
         return;
     };
-    let what = format!(
-        "{wrong}; one or two of {} separated by a comma",
-        KNOWN.join(" and ")
-    );
+    let what = format!("{wrong}; one or two of {} separated by a comma", KNOWN.join(" and "));
     problems.error(("Metadata", "search-order"), what);
 }

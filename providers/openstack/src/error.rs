@@ -89,11 +89,7 @@ impl Fault {
             return Self::text(body);
         };
         let text = |value: &Value, key: &str| {
-            value
-                .get(key)
-                .and_then(Value::as_str)
-                .map(one_line)
-                .unwrap_or_default()
+            value.get(key).and_then(Value::as_str).map(one_line).unwrap_or_default()
         };
         let root = Value::Object(object.clone());
         let faultstring = text(&root, "faultstring");
@@ -114,11 +110,7 @@ impl Fault {
             };
         }
         // Version negotiation and newer services return a list of errors.
-        if let Some(first) = root
-            .get("errors")
-            .and_then(Value::as_array)
-            .and_then(|errors| errors.first())
-        {
+        if let Some(first) = root.get("errors").and_then(Value::as_array).and_then(|errors| errors.first()) {
             return Self {
                 message: text(first, "detail"),
                 name: text(first, "title"),

@@ -167,9 +167,7 @@ impl InstanceSource for Servers {
     async fn metadata(&self, servers: &[&Server], priority: Priority) -> Vec<Result<Instance>> {
         let mut ids: Vec<&str> = servers.iter().map(|server| server.id.as_str()).collect();
         ids.sort_unstable();
-        let types = servers
-            .iter()
-            .map(|server| self.flavors.instance_type(server, priority));
+        let types = servers.iter().map(|server| self.flavors.instance_type(server, priority));
         let (mut attached, types) = tokio::join!(self.ports.attached_to(&ids, priority), join_all(types));
         let each = servers.iter().zip(types).map(|(server, instance_type)| {
             let attached = attached.remove(&server.id).unwrap_or_else(|| Ok(Arc::default()));
@@ -257,10 +255,7 @@ impl Servers {
 fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len() + 8);
     for c in text.chars() {
-        if matches!(
-            c,
-            '\\' | '.' | '+' | '*' | '?' | '(' | ')' | '|' | '[' | ']' | '{' | '}' | '^' | '$'
-        ) {
+        if matches!(c, '\\' | '.' | '+' | '*' | '?' | '(' | ')' | '|' | '[' | ']' | '{' | '}' | '^' | '$') {
             escaped.push('\\');
         }
         escaped.push(c);

@@ -125,12 +125,7 @@ async fn build(context: BuildContext) -> Result<Arc<dyn Cloud>> {
     let generation = Generation::default();
     let connection = settings.connection.clone();
     let api = Api::connect(connection, &gates, &context.user_agent, &generation).await?;
-    let current = Arc::new(Current::new(
-        api,
-        generation,
-        &settings.instances,
-        &context.metrics,
-    ));
+    let current = Arc::new(Current::new(api, generation, &settings.instances, &context.metrics));
     let nodes = Nodes(Arc::clone(&current));
     let routes = RouterRoutes::new(current, &settings.routes, &context.fences.routes);
     let engine = settings.load_balancing.conf.enabled.then(|| {

@@ -59,12 +59,8 @@ impl Reloader {
                 region: start.region.clone(),
                 interface: start.interface,
             };
-            let connected = Api::connect(
-                connection,
-                &self.gates,
-                &self.context.user_agent,
-                current.generation_handle(),
-            );
+            let connected =
+                Api::connect(connection, &self.gates, &self.context.user_agent, current.generation_handle());
             let api = connected.await.map_err(|error| {
                 if restart_needed.iter().any(|key| key == REGION) {
                     // The new credentials may belong to a cloud that has only the new region.

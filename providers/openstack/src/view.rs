@@ -136,10 +136,8 @@ impl Instances for Current {
             }
             debug!("The credentials changed during a read, reading again");
         }
-        let error = Error::new(
-            ErrorKind::Unavailable,
-            "the credentials kept changing while the cloud was read",
-        );
+        let error =
+            Error::new(ErrorKind::Unavailable, "the credentials kept changing while the cloud was read");
         queries.iter().map(|_| Err(error.clone())).collect()
     }
 }

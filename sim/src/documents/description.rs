@@ -94,9 +94,7 @@ impl Description {
             }
             Some(params)
         };
-        self.operations
-            .iter()
-            .find_map(|operation| Some((operation, of_path(operation)?)))
+        self.operations.iter().find_map(|operation| Some((operation, of_path(operation)?)))
     }
 
     /// An operation by its name.
@@ -119,24 +117,11 @@ impl Description {
         let names = operation.path.iter().filter(|segment| segment.starts_with('{'));
         let names = names.map(|name| name.trim_matches(['{', '}']));
         let mut given: HashMap<(&str, &str), &str> = HashMap::new();
-        given.extend(
-            names
-                .zip(path)
-                .map(|(name, value)| (("path", name), value.as_str())),
-        );
-        given.extend(
-            query
-                .iter()
-                .map(|(name, value)| (("query", name.as_str()), value.as_str())),
-        );
+        given.extend(names.zip(path).map(|(name, value)| (("path", name), value.as_str())));
+        given.extend(query.iter().map(|(name, value)| (("query", name.as_str()), value.as_str())));
         let params = schemas.list(format!("{}/parameters", operation.pointer));
         for param in params {
-            let text = |field: &str| {
-                schemas
-                    .at(&format!("{param}/{field}"))
-                    .as_str()
-                    .unwrap_or_default()
-            };
+            let text = |field: &str| schemas.at(&format!("{param}/{field}")).as_str().unwrap_or_default();
             let (place, name) = (text("in"), text("name"));
             let schema = schemas.follow(format!("{param}/schema"));
             match given.remove(&(place, name)) {

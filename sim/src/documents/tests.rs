@@ -107,8 +107,7 @@ impl Rules for ThingRules {
             }
             "things_update" => call.find_to_change("things").and_then(|found| {
                 let fields = call.body.as_object().cloned().unwrap_or_default();
-                call.store
-                    .change("things", &found.id, |known| known.extend(fields));
+                call.store.change("things", &found.id, |known| known.extend(fields));
                 show(call, &found.id)
             }),
             "things_delete" => call.find("things").map(|found| {
@@ -171,10 +170,7 @@ impl Session {
 
 fn names(page: &Value) -> Vec<&str> {
     let things = page["things"].as_array().unwrap();
-    things
-        .iter()
-        .map(|thing| thing["name"].as_str().unwrap())
-        .collect()
+    things.iter().map(|thing| thing["name"].as_str().unwrap()).collect()
 }
 
 #[tokio::test]
@@ -199,18 +195,9 @@ async fn requests_and_answers_are_checked_against_the_description() {
     for (body, reason) in [
         (json!({}), "body: \"name\" is a required property"),
         (json!({"name": 1}), "body/name: 1 is not of type \"string\""),
-        (
-            json!({"name": "A"}),
-            "body/name: \"A\" does not match \"^[a-z]+$\"",
-        ),
-        (
-            json!({"name": "abcdef"}),
-            "body/name: \"abcdef\" is longer than 5 characters",
-        ),
-        (
-            json!({"name": "a", "kind": "c"}),
-            "body/kind: \"c\" is not one of \"a\" or \"b\"",
-        ),
+        (json!({"name": "A"}), "body/name: \"A\" does not match \"^[a-z]+$\""),
+        (json!({"name": "abcdef"}), "body/name: \"abcdef\" is longer than 5 characters"),
+        (json!({"name": "a", "kind": "c"}), "body/kind: \"c\" is not one of \"a\" or \"b\""),
         (
             json!({"name": "a", "colour": "red"}),
             "body: Unevaluated properties are not allowed ('colour' was unexpected)",
@@ -304,21 +291,11 @@ async fn quotas_limit_documents_and_requests() {
     };
     session.control.set_quota("things", Some(quota));
     let left = || {
-        let (parts, ()) = http::Request::builder()
-            .uri("/things")
-            .body(())
-            .unwrap()
-            .into_parts();
+        let (parts, ()) = http::Request::builder().uri("/things").body(()).unwrap().into_parts();
         let request = Request::new(&parts, Vec::new().into());
         let cloud = &session.control.cloud;
         let reply = cloud.handle(&request, &cloud.target(&request), None);
-        reply
-            .headers
-            .get("remaining")
-            .unwrap()
-            .to_str()
-            .unwrap()
-            .to_owned()
+        reply.headers.get("remaining").unwrap().to_str().unwrap().to_owned()
     };
     assert_eq!(left(), "3");
     let now = session.control.cloud.traffic.clock.elapsed();

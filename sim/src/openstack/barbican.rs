@@ -33,10 +33,7 @@ pub(crate) fn handle(cloud: &OpenStackCloud, region: &Region, request: &Request,
     let container = target.op == "secret_container_get";
     let id = target.rest.get(2).map(String::as_str).unwrap_or_default();
     let kind = if container { "container" } else { "secret" };
-    let found = region
-        .secrets
-        .get(id)
-        .filter(|secret| secret.container == container);
+    let found = region.secrets.get(id).filter(|secret| secret.container == container);
     let Some(secret) = found else {
         let message = if container {
             "Not Found. Sorry but your container is in another castle."

@@ -29,10 +29,7 @@ pub struct Control {
 
 impl std::fmt::Debug for Control {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter
-            .debug_struct("Control")
-            .field("base", &self.cloud.base)
-            .finish_non_exhaustive()
+        formatter.debug_struct("Control").field("base", &self.cloud.base).finish_non_exhaustive()
     }
 }
 
@@ -54,12 +51,7 @@ impl Control {
 
     /// The default region.
     pub fn region(&self) -> String {
-        self.cloud
-            .regions
-            .read()
-            .first()
-            .map(|region| region.name.clone())
-            .unwrap_or_default()
+        self.cloud.regions.read().first().map(|region| region.name.clone()).unwrap_or_default()
     }
 
     /// Id of the default project.
@@ -207,10 +199,7 @@ impl Control {
     /// # Errors
     /// If the user or project does not exist.
     pub fn create_app_credential(&self, spec: &AppCredentialSpec) -> Result<AppCredential> {
-        self.cloud
-            .identity
-            .write()
-            .create_app_credential(spec, &self.cloud.ids)
+        self.cloud.identity.write().create_app_credential(spec, &self.cloud.ids)
     }
 
     /// Deletes an application credential, by id or name, which revokes its tokens.
@@ -226,10 +215,7 @@ impl Control {
     /// # Errors
     /// If a user or the project does not exist.
     pub fn create_trust(&self, trustor: &str, trustee: &str, project: &str) -> Result<String> {
-        self.cloud
-            .identity
-            .write()
-            .create_trust(trustor, trustee, project, &self.cloud.ids)
+        self.cloud.identity.write().create_trust(trustor, trustee, project, &self.cloud.ids)
     }
 
     /// Revokes all tokens.

@@ -56,9 +56,9 @@ fn objects(control: &Control, request: &Request, method: &str, path: &[&str]) ->
             let ids = control.create_servers(bulk.count.unwrap_or(1), &spec)?;
             Ok(Some(Reply::json(StatusCode::CREATED, &json!({ "ids": ids }))))
         }
-        ("PATCH", ["servers", server]) => control
-            .update_server(server, &body::<ServerPatch>(request)?)
-            .and_then(done),
+        ("PATCH", ["servers", server]) => {
+            control.update_server(server, &body::<ServerPatch>(request)?).and_then(done)
+        }
         ("DELETE", ["servers", server]) => control.delete_server(server).and_then(done),
         _ => Ok(None),
     }
@@ -93,11 +93,7 @@ fn behavior(control: &Control, request: &Request, method: &str, path: &[&str]) -
             "project_id": control.project_id(),
             "servers": control.server_count(),
         })),
-        ("GET", ["cloud.conf"]) => Ok(Some(Reply::new(
-            StatusCode::OK,
-            "text/plain",
-            control.cloud_conf(),
-        ))),
+        ("GET", ["cloud.conf"]) => Ok(Some(Reply::new(StatusCode::OK, "text/plain", control.cloud_conf()))),
         ("GET", ["settings"]) => ok(&control.settings()),
         ("PATCH", ["settings"]) => {
             let settings = merge(&control.settings(), &body(request)?)?;

@@ -106,16 +106,8 @@ impl Identity {
     }
 
     pub(crate) fn find_project(&self, id: &str, name: &str) -> Option<String> {
-        let by_name = || {
-            self.projects
-                .iter()
-                .find(|(_, known)| *known == name)
-                .map(|(id, _)| id.clone())
-        };
-        self.projects
-            .contains_key(id)
-            .then(|| id.to_owned())
-            .or_else(by_name)
+        let by_name = || self.projects.iter().find(|(_, known)| *known == name).map(|(id, _)| id.clone());
+        self.projects.contains_key(id).then(|| id.to_owned()).or_else(by_name)
     }
 
     /// A user, by id or name; the default user if none is named.
@@ -158,10 +150,7 @@ impl Identity {
 
     pub(crate) fn create_user(&mut self, spec: &UserSpec, ids: &Ids) -> Result<String> {
         let projects = match &spec.projects {
-            Some(projects) => projects
-                .iter()
-                .map(|name| self.project(Some(name)))
-                .collect::<Result<_>>()?,
+            Some(projects) => projects.iter().map(|name| self.project(Some(name))).collect::<Result<_>>()?,
             None => vec![self.default_project.clone()],
         };
         let id = ids.hex();
@@ -198,23 +187,14 @@ impl Identity {
             user_id: self.user(spec.user.as_deref())?.id.clone(),
             project_id: self.project(spec.project.as_deref())?,
         };
-        self.app_credentials
-            .insert(credential.id.clone(), credential.clone());
+        self.app_credentials.insert(credential.id.clone(), credential.clone());
         Ok(credential)
     }
 
     /// Deletes an application credential, by ID or name, with its tokens.
     pub(crate) fn delete_app_credential(&mut self, requested: &str) -> Result<()> {
-        let by_name = || {
-            self.app_credentials
-                .values()
-                .find(|known| known.name == requested)
-        };
-        let found = self
-            .app_credentials
-            .get(requested)
-            .or_else(by_name)
-            .map(|known| known.id.clone());
+        let by_name = || self.app_credentials.values().find(|known| known.name == requested);
+        let found = self.app_credentials.get(requested).or_else(by_name).map(|known| known.id.clone());
         let id = found.ok_or_else(|| Error::unknown("application credential", requested))?;
         self.app_credentials.remove(&id);
         self.revoke(|_, token| token.app_credential.as_ref() == Some(&id));

@@ -35,11 +35,7 @@ impl Ids {
     pub(crate) fn text(&self, length: usize) -> String {
         let mut rng = self.0.lock();
         (0..length)
-            .filter_map(|_| {
-                ALPHABET
-                    .get(rng.random_range(0..ALPHABET.len()))
-                    .map(|&byte| char::from(byte))
-            })
+            .filter_map(|_| ALPHABET.get(rng.random_range(0..ALPHABET.len())).map(|&byte| char::from(byte)))
             .collect()
     }
 
@@ -64,9 +60,9 @@ pub(crate) fn is_uuid_like(text: &str) -> bool {
 /// The `index`-th address of a network; index 0 is the network's own address.
 pub(crate) fn address_at(net: &IpNet, index: u128) -> Option<IpAddr> {
     let address = match net {
-        IpNet::V4(net) => IpAddr::V4(Ipv4Addr::from_bits(
-            u32::try_from(index).ok()?.checked_add(net.network().to_bits())?,
-        )),
+        IpNet::V4(net) => {
+            IpAddr::V4(Ipv4Addr::from_bits(u32::try_from(index).ok()?.checked_add(net.network().to_bits())?))
+        }
         IpNet::V6(net) => IpAddr::V6(Ipv6Addr::from_bits(index.checked_add(net.network().to_bits())?)),
     };
     net.contains(&address).then_some(address)
@@ -92,10 +88,7 @@ mod tests {
     #[test]
     fn addresses_stay_inside_their_network() {
         let net: IpNet = "10.0.0.0/30".parse().unwrap_or_else(|error| panic!("{error}"));
-        assert_eq!(
-            address_at(&net, 3).map(|address| address.to_string()).as_deref(),
-            Some("10.0.0.3")
-        );
+        assert_eq!(address_at(&net, 3).map(|address| address.to_string()).as_deref(), Some("10.0.0.3"));
         assert_eq!(address_at(&net, 4), None);
     }
 }

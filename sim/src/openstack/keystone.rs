@@ -30,10 +30,7 @@ impl Fault {
 
     /// A failed authentication; Keystone never reports the reason.
     fn unauthorized() -> Self {
-        Self::new(
-            StatusCode::UNAUTHORIZED,
-            "The request you have made requires authentication.",
-        )
+        Self::new(StatusCode::UNAUTHORIZED, "The request you have made requires authentication.")
     }
 
     /// A missing part of the request.
@@ -64,10 +61,7 @@ impl Fault {
     fn reply(self, base: &str) -> Reply {
         let mut reply = error(self.status, &self.message, self.identity);
         if self.status == StatusCode::UNAUTHORIZED {
-            reply = reply.with(
-                "WWW-Authenticate",
-                &format!("Keystone uri=\"{base}/identity/v3\""),
-            );
+            reply = reply.with("WWW-Authenticate", &format!("Keystone uri=\"{base}/identity/v3\""));
         }
         reply
     }
@@ -85,11 +79,7 @@ pub(crate) fn error(status: StatusCode, message: &str, identity: Option<Value>) 
 
 /// The operation of a request to Keystone.
 pub(crate) fn op(method: &Method, rest: &[&str]) -> &'static str {
-    let rest: Vec<&str> = rest
-        .iter()
-        .copied()
-        .filter(|segment| !segment.is_empty())
-        .collect();
+    let rest: Vec<&str> = rest.iter().copied().filter(|segment| !segment.is_empty()).collect();
     match (method.as_str(), rest.as_slice()) {
         ("GET", []) => "version_list",
         ("GET", ["v3"]) => "version_get",
@@ -116,9 +106,7 @@ pub(crate) fn handle(cloud: &OpenStackCloud, request: &Request, target: &Target)
         "token_get" => validate(cloud, request),
         _ => revoke(cloud, request),
     };
-    result
-        .unwrap_or_else(|fault| fault.reply(&cloud.base))
-        .with("Vary", "X-Auth-Token")
+    result.unwrap_or_else(|fault| fault.reply(&cloud.base)).with("Vary", "X-Auth-Token")
 }
 
 fn version(location: &str) -> Value {
@@ -151,9 +139,7 @@ fn header_token(
     header: &str,
 ) -> Option<(String, Token)> {
     let id = request.header(header)?;
-    identity
-        .token(id, cloud.clock.now())
-        .map(|token| (id.to_owned(), token.clone()))
+    identity.token(id, cloud.clock.now()).map(|token| (id.to_owned(), token.clone()))
 }
 
 /// The subject token of a request, after a check of the caller's permission.
@@ -165,9 +151,7 @@ fn subject(cloud: &OpenStackCloud, identity: &Identity, request: &Request) -> Re
     let (_, caller) =
         header_token(cloud, identity, request, "x-auth-token").ok_or_else(Fault::unauthorized)?;
     // Without a subject, no caller is checked.
-    let id = request
-        .header("x-subject-token")
-        .ok_or_else(|| Fault::forbidden(action))?;
+    let id = request.header("x-subject-token").ok_or_else(|| Fault::forbidden(action))?;
     if !identity.tokens.contains_key(id) {
         return Err(Fault::not_found("Could not recognize Fernet token"));
     }
@@ -226,19 +210,12 @@ fn render(identity: &Identity, token: &Token, catalog: Option<Value>) -> Value {
         Grant::Unscoped => {}
         Grant::Project(id) => {
             let name = identity.projects.get(id);
-            fields.insert(
-                "project".to_owned(),
-                json!({"domain": domain, "id": id, "name": name}),
-            );
+            fields.insert("project".to_owned(), json!({"domain": domain, "id": id, "name": name}));
             fields.insert("is_domain".to_owned(), json!(false));
             fields.insert("roles".to_owned(), roles);
         }
     }
-    if let Some((id, trust)) = token
-        .trust
-        .as_ref()
-        .and_then(|id| identity.trusts.get_key_value(id))
-    {
+    if let Some((id, trust)) = token.trust.as_ref().and_then(|id| identity.trusts.get_key_value(id)) {
         let trust = json!({
             "id": id,
             "trustor_user": {"id": trust.trustor},
@@ -248,11 +225,7 @@ fn render(identity: &Identity, token: &Token, catalog: Option<Value>) -> Value {
         fields.insert("OS-TRUST:trust".to_owned(), trust);
         fields.remove("is_domain");
     }
-    if let Some(credential) = token
-        .app_credential
-        .as_ref()
-        .and_then(|id| identity.app_credentials.get(id))
-    {
+    if let Some(credential) = token.app_credential.as_ref().and_then(|id| identity.app_credentials.get(id)) {
         let credential = json!({"id": credential.id, "name": credential.name, "restricted": true});
         fields.insert("application_credential".to_owned(), credential);
     }

@@ -92,10 +92,7 @@ fn equals(have: &Value, requested: &str) -> bool {
 
 /// Whether a text of a query means true.
 pub(super) fn is_true(text: &str) -> bool {
-    matches!(
-        text.to_lowercase().as_str(),
-        "true" | "t" | "yes" | "y" | "on" | "1"
-    )
+    matches!(text.to_lowercase().as_str(), "true" | "t" | "yes" | "y" | "on" | "1")
 }
 
 /// The id of an object.

@@ -50,11 +50,7 @@ impl Fault {
     }
 
     fn no_resource() -> Self {
-        Self::new(
-            StatusCode::NOT_FOUND,
-            "HTTPNotFound",
-            "The resource could not be found.",
-        )
+        Self::new(StatusCode::NOT_FOUND, "HTTPNotFound", "The resource could not be found.")
     }
 
     /// A project's quota is exceeded.
@@ -119,9 +115,7 @@ impl Edit<'_> {
         let Some(requested) = self.request.header("if-match") else {
             return Ok(());
         };
-        let number = requested
-            .strip_prefix("revision_number=")
-            .and_then(|number| number.parse::<u64>().ok());
+        let number = requested.strip_prefix("revision_number=").and_then(|number| number.parse::<u64>().ok());
         match number {
             Some(number) if number == revision => Ok(()),
             Some(number) => Err(Fault::new(
@@ -164,9 +158,7 @@ pub(crate) fn write(cloud: &OpenStackCloud, request: &Request, target: &Target) 
         Err(reply) => return *reply,
     };
     let mut regions = cloud.regions.write();
-    let found = Arc::make_mut(&mut regions)
-        .iter_mut()
-        .find(|region| region.name == target.region);
+    let found = Arc::make_mut(&mut regions).iter_mut().find(|region| region.name == target.region);
     let Some(region) = found else {
         return cloud.refuse(target, StatusCode::NOT_FOUND);
     };
@@ -283,10 +275,7 @@ fn quotas(api: &Api<'_>) -> Reply {
         .into_iter()
         .map(|kind| {
             let default = if kind == "rbac_policy" { 10 } else { -1 };
-            (
-                kind,
-                quotas.get(kind).map_or(json!(default), |quota| json!(quota)),
-            )
+            (kind, quotas.get(kind).map_or(json!(default), |quota| json!(quota)))
         })
         .collect();
     Reply::json(StatusCode::OK, &json!({ "quota": shown }))

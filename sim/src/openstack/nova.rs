@@ -61,12 +61,9 @@ pub(crate) fn error(status: StatusCode, message: &str) -> Reply {
         _ => "computeFault",
     };
     let body = Value::Object(
-        [(
-            name.to_owned(),
-            json!({"code": status.as_u16(), "message": message}),
-        )]
-        .into_iter()
-        .collect(),
+        [(name.to_owned(), json!({"code": status.as_u16(), "message": message}))]
+            .into_iter()
+            .collect(),
     );
     let mut reply = Reply::json(status, &body);
     reply.headers.insert(
@@ -162,9 +159,8 @@ impl Api<'_> {
     /// The link to the page after a server: the parameters in order, and the new marker last.
     fn next_link(&self, last: &str) -> Value {
         let params = self.request.params.iter();
-        let mut params: BTreeMap<&str, &str> = params
-            .map(|(key, value)| (key.as_str(), value.as_str()))
-            .collect();
+        let mut params: BTreeMap<&str, &str> =
+            params.map(|(key, value)| (key.as_str(), value.as_str())).collect();
         let marker = params.insert("marker", last).is_none();
         let mut query = url::form_urlencoded::Serializer::new(String::new());
         query.extend_pairs(params.iter().filter(|(key, _)| !marker || **key != "marker"));
@@ -342,11 +338,8 @@ fn unscoped(caller: &Caller, op: &str) -> Result<(), Fault> {
 fn microversion(cloud: &OpenStackCloud, request: &Request) -> Result<u32, (Fault, Option<String>)> {
     let max = cloud.settings.read().max_microversion;
     let requested = request.header("openstack-api-version").and_then(|header| {
-        let of_compute = |part: &str| {
-            part.trim()
-                .strip_prefix("compute ")
-                .map(|version| version.trim().to_owned())
-        };
+        let of_compute =
+            |part: &str| part.trim().strip_prefix("compute ").map(|version| version.trim().to_owned());
         header.split(',').find_map(of_compute)
     });
     let Some(requested) = requested else {
@@ -361,9 +354,7 @@ fn microversion(cloud: &OpenStackCloud, request: &Request) -> Result<u32, (Fault
             .then(|| text.parse().ok())
             .flatten()
     };
-    let parsed = requested
-        .split_once('.')
-        .and_then(|(major, minor)| number(major).zip(number(minor)));
+    let parsed = requested.split_once('.').and_then(|(major, minor)| number(major).zip(number(minor)));
     let Some((major, minor)) = parsed else {
         let message = format!(
             "API Version String {requested} is of invalid format. Must be of format MajorNum.MinorNum."

@@ -131,9 +131,9 @@ pub(crate) fn op(request: &Request, rest: &[&str]) -> &'static str {
         ["pools", _, "members"] if *method == Method::PUT => "loadbalancer_members_update",
         ["pools", _, "members"] => ops::of_collection(method, false, MEMBERS),
         ["pools", _, "members", _] => ops::of_collection(method, true, MEMBERS),
-        [collection] => find(collection).map_or(ops::UNKNOWN, |(_, names)| {
-            ops::of_collection(method, false, names)
-        }),
+        [collection] => {
+            find(collection).map_or(ops::UNKNOWN, |(_, names)| ops::of_collection(method, false, names))
+        }
         [collection, _] => {
             find(collection).map_or(ops::UNKNOWN, |(_, names)| ops::of_collection(method, true, names))
         }
@@ -144,9 +144,7 @@ pub(crate) fn op(request: &Request, rest: &[&str]) -> &'static str {
 /// Whether an operation changes an object.
 pub(crate) fn writes(op: &str) -> bool {
     op.starts_with("loadbalancer_")
-        && ["_create", "_update", "_delete", "_failover"]
-            .iter()
-            .any(|end| op.ends_with(end))
+        && ["_create", "_update", "_delete", "_failover"].iter().any(|end| op.ends_with(end))
 }
 
 /// The caller of a request.
@@ -155,10 +153,7 @@ fn admit(cloud: &OpenStackCloud, request: &Request) -> Result<Caller, Box<Reply>
         let message = "The request you have made requires authentication.";
         let body = json!({"error": {"code": 401, "title": "Unauthorized", "message": message}});
         let reply = Reply::json(StatusCode::UNAUTHORIZED, &body);
-        Box::new(reply.with(
-            "WWW-Authenticate",
-            &format!("Keystone uri=\"{}/identity/v3\"", cloud.base),
-        ))
+        Box::new(reply.with("WWW-Authenticate", &format!("Keystone uri=\"{}/identity/v3\"", cloud.base)))
     })
 }
 

@@ -19,10 +19,8 @@ pub(crate) fn python(value: &Value) -> String {
             format!("[{}]", list.join(", "))
         }
         Value::Object(fields) => {
-            let fields: Vec<String> = fields
-                .iter()
-                .map(|(key, value)| format!("'{key}': {}", quoted(value)))
-                .collect();
+            let fields: Vec<String> =
+                fields.iter().map(|(key, value)| format!("'{key}': {}", quoted(value))).collect();
             format!("{{{}}}", fields.join(", "))
         }
     }

@@ -89,9 +89,7 @@ impl Region {
                 .get(requested)
                 .or_else(|| self.flavors.values().find(|flavor| flavor.name == requested)),
         };
-        found
-            .cloned()
-            .ok_or_else(|| Error::unknown("flavor", requested.unwrap_or_default()))
+        found.cloned().ok_or_else(|| Error::unknown("flavor", requested.unwrap_or_default()))
     }
 
     /// Creates a server with its ports and returns its ID.
@@ -114,10 +112,7 @@ impl Region {
             user_id: birth.user_id.clone(),
             status,
             flavor,
-            availability_zone: spec
-                .availability_zone
-                .clone()
-                .unwrap_or_else(|| "nova".to_owned()),
+            availability_zone: spec.availability_zone.clone().unwrap_or_else(|| "nova".to_owned()),
             cell: spec.cell.clone().unwrap_or_else(|| "cell1".to_owned()),
             host_id: ids.hex() + ids.hex().get(..24).unwrap_or_default(),
             image_id: ids.uuid(),
@@ -157,16 +152,14 @@ impl Region {
         if let Some(address) = spec.floating {
             self.network.add_floating(address, &port_id, birth.at, ids)?;
         }
-        self.servers
-            .change(id, |server| server.ports.push(port_id.clone()));
+        self.servers.change(id, |server| server.ports.push(port_id.clone()));
         Ok(port_id)
     }
 
     /// Detaches a port from its server or trunk and deletes it.
     pub(crate) fn delete_port(&mut self, port_id: &str) -> Result<()> {
         let port = self.network.remove_port(port_id)?;
-        self.servers
-            .change(&port.device_id, |server| server.ports.retain(|id| id != port_id));
+        self.servers.change(&port.device_id, |server| server.ports.retain(|id| id != port_id));
         Ok(())
     }
 
@@ -176,11 +169,7 @@ impl Region {
         if let Some(status) = patch.status.as_deref().filter(|status| !is_status(status)) {
             return Err(Error::Invalid(format!("Nova has no server status {status:?}")));
         }
-        let flavor = patch
-            .flavor
-            .as_deref()
-            .map(|flavor| self.flavor(Some(flavor)))
-            .transpose()?;
+        let flavor = patch.flavor.as_deref().map(|flavor| self.flavor(Some(flavor))).transpose()?;
         let patch = patch.clone();
         self.servers.change(id, |server| {
             if let Some(status) = patch.status {
@@ -230,18 +219,13 @@ impl Region {
         let group = balancer.text("octavia_group");
         let uses = |port: &&Arc<Port>| port.security_groups.iter().any(|known| known == group);
         if self.network.ports.get(port).filter(uses).is_some() {
-            self.network
-                .change_port(port, |port| port.security_groups.retain(|known| known != group));
+            self.network.change_port(port, |port| port.security_groups.retain(|known| known != group));
         }
         self.network.remove_group(group);
     }
 
     fn purge_server(&mut self, id: &str) {
-        let ports = self
-            .servers
-            .get(id)
-            .map(|server| server.ports.clone())
-            .unwrap_or_default();
+        let ports = self.servers.get(id).map(|server| server.ports.clone()).unwrap_or_default();
         for port in ports {
             // The port was created a moment ago, so it exists.
             let _present = self.network.remove_port(&port);
@@ -280,20 +264,13 @@ impl Region {
                 kind,
                 mac: &port.mac,
             };
-            let at = shown
-                .iter()
-                .position(|(name, ..)| *name == network.name)
-                .unwrap_or_else(|| {
-                    shown.push((&network.name, Vec::new(), Vec::new()));
-                    shown.len() - 1
-                });
+            let at = shown.iter().position(|(name, ..)| *name == network.name).unwrap_or_else(|| {
+                shown.push((&network.name, Vec::new(), Vec::new()));
+                shown.len() - 1
+            });
             if let Some((_, fixed, floating)) = shown.get_mut(at) {
                 fixed.extend(port.fixed_ips.iter().map(|ip| address(ip.address, "fixed")));
-                floating.extend(
-                    self.network
-                        .floating_of(&port.id)
-                        .map(|ip| address(ip.address, "floating")),
-                );
+                floating.extend(self.network.floating_of(&port.id).map(|ip| address(ip.address, "floating")));
             }
         }
         let join = |(name, mut fixed, floating): (_, Vec<_>, Vec<_>)| {

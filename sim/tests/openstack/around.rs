@@ -19,19 +19,11 @@ async fn a_listener_that_terminates_tls_needs_an_existing_certificate() {
         .unwrap();
     let answer = session.get(&reference).await;
     assert_eq!((answer.status, answer.at("/container_ref")), (200, &*reference));
-    assert_eq!(
-        session
-            .get(&reference.replace("containers", "secrets"))
-            .await
-            .status,
-        404
-    );
+    assert_eq!(session.get(&reference.replace("containers", "secrets")).await.status, 404);
     let listener = |reference: &str| json!([{"protocol": "TERMINATED_HTTPS", "protocol_port": 443, "default_tls_container_ref": reference}]);
     let made = session.balancer(json!({"listeners": listener(&reference)})).await;
     assert_eq!(made.status, 201, "{}", made.text);
-    let refused = session
-        .balancer(json!({"listeners": listener("http://x/v1/containers/none")}))
-        .await;
+    let refused = session.balancer(json!({"listeners": listener("http://x/v1/containers/none")})).await;
     assert_eq!(
         refused.at("/faultstring"),
         "Could not retrieve certificate: ['http://x/v1/containers/none']"
@@ -49,9 +41,7 @@ async fn a_floating_address_needs_a_way_to_its_port_and_leaves_it_with_it() {
     let network = network.at("/networks/0/id");
     let port = made.at("/loadbalancer/vip_port_id");
     let wanted = json!({"floating_network_id": network, "port_id": port, "description": "mine"});
-    let floating = session
-        .network(Method::POST, "/floatingips", json!({ "floatingip": wanted }))
-        .await;
+    let floating = session.network(Method::POST, "/floatingips", json!({ "floatingip": wanted })).await;
     assert_eq!(floating.status, 201, "{}", floating.text);
     let id = floating.at("/floatingip/id");
     let found = session.neutron(&format!("/floatingips?port_id={port}")).await;
@@ -68,26 +58,16 @@ async fn a_floating_address_needs_a_way_to_its_port_and_leaves_it_with_it() {
         ..NetworkSpec::default()
     };
     let island = session.cloud.create_network(&island).unwrap();
-    let port = session
-        .network(Method::POST, "/ports", json!({"port": {"network_id": island}}))
-        .await;
+    let port = session.network(Method::POST, "/ports", json!({"port": {"network_id": island}})).await;
     let lead = json!({"floatingip": {"port_id": port.at("/port/id")}});
-    let answer = session
-        .network(Method::PUT, &format!("/floatingips/{id}"), lead)
-        .await;
+    let answer = session.network(Method::PUT, &format!("/floatingips/{id}"), lead).await;
     assert_eq!(
         (answer.status, answer.at("/NeutronError/type")),
         (404, "ExternalGatewayForFloatingIPNotFound")
     );
     let requested =
         json!({"floatingip": {"floating_network_id": network, "floating_ip_address": "203.0.113.77"}});
-    assert_eq!(
-        session
-            .network(Method::POST, "/floatingips", requested.clone())
-            .await
-            .status,
-        403
-    );
+    assert_eq!(session.network(Method::POST, "/floatingips", requested.clone()).await.status, 403);
     let root = UserSpec {
         name: "root".to_owned(),
         password: "p".to_owned(),
@@ -100,34 +80,21 @@ async fn a_floating_address_needs_a_way_to_its_port_and_leaves_it_with_it() {
         token: login.header("x-subject-token").to_owned(),
         ..session
     };
-    let made = session
-        .network(Method::POST, "/floatingips", requested.clone())
-        .await;
+    let made = session.network(Method::POST, "/floatingips", requested.clone()).await;
     assert_eq!(made.at("/floatingip/floating_ip_address"), "203.0.113.77");
-    assert_eq!(
-        session
-            .network(Method::POST, "/floatingips", requested)
-            .await
-            .status,
-        409
-    );
+    assert_eq!(session.network(Method::POST, "/floatingips", requested).await.status, 409);
 }
 
 #[tokio::test]
 async fn a_port_is_changed_only_at_the_revision_that_is_named() {
     let session = Session::start().await;
-    let server = session
-        .cloud
-        .create_server(&ccm_sim::openstack::ServerSpec::named("n"))
-        .unwrap();
+    let server = session.cloud.create_server(&ccm_sim::openstack::ServerSpec::named("n")).unwrap();
     let port = session.cloud.server_ports(&server).remove(0);
     let path = format!("/RegionOne/network/v2.0/ports/{port}");
     let shown = session.get(&path).await;
     let revision = shown.json["port"]["revision_number"].as_u64().unwrap();
     let change = async |revision: u64| {
-        let request = session
-            .request(Method::PUT, &path)
-            .json(&json!({"port": {"name": "x"}}));
+        let request = session.request(Method::PUT, &path).json(&json!({"port": {"name": "x"}}));
         let request = request.header("if-match", format!("revision_number={revision}"));
         Answer::of(request.send().await.unwrap()).await.status
     };
@@ -148,13 +115,8 @@ async fn extensions_and_whole_services_can_be_missing() {
     });
     let aliases = session.neutron("/extensions").await.each("extensions", "alias");
     assert!(!aliases.iter().any(|alias| alias == "extraroute-atomic"));
-    let login = session
-        .login(&password_login("ccm", "correct-horse", Some("k8s")))
-        .await;
+    let login = session.login(&password_login("ccm", "correct-horse", Some("k8s"))).await;
     let services = login.json["token"]["catalog"].as_array().unwrap();
-    let types: Vec<&str> = services
-        .iter()
-        .filter_map(|service| service["type"].as_str())
-        .collect();
+    let types: Vec<&str> = services.iter().filter_map(|service| service["type"].as_str()).collect();
     assert_eq!(types, ["identity", "compute", "network"]);
 }

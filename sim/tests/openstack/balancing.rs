@@ -60,14 +60,11 @@ impl Session {
         for (name, value) in changes.as_object().unwrap() {
             lb[name] = value.clone();
         }
-        self.lb(Method::POST, "/loadbalancers", json!({ "loadbalancer": lb }))
-            .await
+        self.lb(Method::POST, "/loadbalancers", json!({ "loadbalancer": lb })).await
     }
 
     async fn status_of(&self, id: &str) -> String {
-        let answer = self
-            .lb_get(&format!("/loadbalancers/{id}?fields=provisioning_status"))
-            .await;
+        let answer = self.lb_get(&format!("/loadbalancers/{id}?fields=provisioning_status")).await;
         answer.at("/loadbalancer/provisioning_status").to_owned()
     }
 }
@@ -92,18 +89,12 @@ async fn a_load_balancer_is_locked_until_the_change_has_taken_effect() {
     assert_eq!(made.status, 201, "{}", made.text);
     let id = made.at("/loadbalancer/id").to_owned();
     let pool = made.at("/loadbalancer/pools/0/id").to_owned();
-    assert_eq!(
-        made.at("/loadbalancer/pools/0/members/0/provisioning_status"),
-        "PENDING_CREATE"
-    );
+    assert_eq!(made.at("/loadbalancer/pools/0/members/0/provisioning_status"), "PENDING_CREATE");
     assert!(made.json["loadbalancer"]["updated_at"].is_null());
     let port = made.at("/loadbalancer/vip_port_id").to_owned();
     let shown = session.neutron(&format!("/ports/{port}")).await;
     assert_eq!(shown.at("/port/device_owner"), "Octavia");
-    assert_eq!(
-        shown.at("/port/fixed_ips/0/ip_address"),
-        made.at("/loadbalancer/vip_address")
-    );
+    assert_eq!(shown.at("/port/fixed_ips/0/ip_address"), made.at("/loadbalancer/vip_address"));
     let path = format!("/loadbalancers/{id}");
     let members = format!("/pools/{pool}/members");
     let batch = json!({"members": [{"address": "10.0.0.10", "protocol_port": 30080}]});
@@ -111,11 +102,7 @@ async fn a_load_balancer_is_locked_until_the_change_has_taken_effect() {
         (Method::PUT, &path, json!({"loadbalancer": {"name": "x"}})),
         (Method::DELETE, &format!("{path}?cascade=true"), Value::Null),
         (Method::PUT, &members, batch.clone()),
-        (
-            Method::PUT,
-            &format!("/pools/{pool}"),
-            json!({"pool": {"name": "x"}}),
-        ),
+        (Method::PUT, &format!("/pools/{pool}"), json!({"pool": {"name": "x"}})),
     ] {
         let answer = session.lb(method.clone(), path, body).await;
         assert_eq!(answer.status, 409, "{method} {path}: {}", answer.text);
@@ -130,21 +117,12 @@ async fn a_load_balancer_is_locked_until_the_change_has_taken_effect() {
     }
     assert_eq!(session.lb(Method::PUT, &members, batch).await.status, 409);
     session.cloud.advance_clock(HOUR);
-    assert_eq!(
-        session.lb_get(&members).await.each("members", "address"),
-        ["10.0.0.10"]
-    );
+    assert_eq!(session.lb_get(&members).await.each("members", "address"), ["10.0.0.10"]);
     let cascade = format!("{path}?cascade=true");
     assert_eq!(session.lb(Method::DELETE, &path, Value::Null).await.status, 400);
-    assert_eq!(
-        session.lb(Method::DELETE, &cascade, Value::Null).await.status,
-        204
-    );
+    assert_eq!(session.lb(Method::DELETE, &cascade, Value::Null).await.status, 204);
     assert_eq!(session.status_of(&id).await, "PENDING_DELETE");
-    assert_eq!(
-        session.lb(Method::DELETE, &cascade, Value::Null).await.status,
-        409
-    );
+    assert_eq!(session.lb(Method::DELETE, &cascade, Value::Null).await.status, 409);
     session.cloud.advance_clock(HOUR);
     assert_eq!(session.lb_get(&path).await.status, 404);
     assert_eq!(session.neutron(&format!("/ports/{port}")).await.status, 404);
@@ -173,15 +151,11 @@ async fn a_batch_sets_back_what_it_does_not_repeat_unless_it_only_adds() {
     let weighted = json!({"members": [{"address": "10.0.0.9", "protocol_port": 30080, "weight": 0}]});
     session.lb(Method::PUT, &members, weighted).await;
     let add = json!({"members": [{"address": "10.0.0.10", "protocol_port": 30080}]});
-    let answer = session
-        .lb(Method::PUT, &format!("{members}?additive_only=true"), add)
-        .await;
+    let answer = session.lb(Method::PUT, &format!("{members}?additive_only=true"), add).await;
     assert_eq!(answer.status, 202);
     let state = || session.cloud.load_balancers()[0].members.clone();
     let of = |address: &str| {
-        let found = state()
-            .into_iter()
-            .find(|member| member.attributes["address"] == address);
+        let found = state().into_iter().find(|member| member.attributes["address"] == address);
         found.map(|member| (member.attributes["weight"].clone(), member.name))
     };
     assert_eq!(of("10.0.0.9"), Some((json!(0), "node-1".to_owned())));
@@ -209,10 +183,7 @@ async fn a_failed_load_balancer_is_in_error_and_can_only_be_deleted() {
     let path = format!("/loadbalancers/{id}");
     assert_eq!(session.lb(Method::PUT, &path, rename.clone()).await.status, 409);
     let cascade = format!("{path}?cascade=true");
-    assert_eq!(
-        session.lb(Method::DELETE, &cascade, Value::Null).await.status,
-        204
-    );
+    assert_eq!(session.lb(Method::DELETE, &cascade, Value::Null).await.status, 204);
     assert_eq!(session.lb_get(&path).await.status, 404);
 
     let made = session.balancer(json!({})).await;
@@ -222,9 +193,7 @@ async fn a_failed_load_balancer_is_in_error_and_can_only_be_deleted() {
     let known = &state.members[0].attributes;
     let change = json!({"address": known["address"], "protocol_port": known["protocol_port"], "weight": 2});
     let members = format!("/pools/{}/members?additive_only=true", state.pools[0].id);
-    let answer = session
-        .lb(Method::PUT, &members, json!({"members": [change]}))
-        .await;
+    let answer = session.lb(Method::PUT, &members, json!({"members": [change]})).await;
     assert_eq!(answer.status, 202, "{}", answer.text);
     let state = session.cloud.load_balancers().remove(0);
     assert_eq!(state.members[0].provisioning_status, "ERROR");
@@ -241,12 +210,7 @@ async fn a_failed_load_balancer_is_in_error_and_can_only_be_deleted() {
         "a member in error locks nothing"
     );
     assert!(session.cloud.set_provisioning_status("none", "ERROR").is_err());
-    assert!(
-        session
-            .cloud
-            .set_provisioning_status(made.at("/loadbalancer/id"), "BROKEN")
-            .is_err()
-    );
+    assert!(session.cloud.set_provisioning_status(made.at("/loadbalancer/id"), "BROKEN").is_err());
 }
 
 #[tokio::test]
@@ -256,10 +220,7 @@ async fn other_clients_change_and_delete_objects() {
     let state = session.cloud.load_balancers().remove(0);
     let weight = json!({"weight": 7});
     let patch = |value: &Value| value.as_object().unwrap().clone();
-    session
-        .cloud
-        .patch_object(&state.members[0].id, &patch(&weight))
-        .unwrap();
+    session.cloud.patch_object(&state.members[0].id, &patch(&weight)).unwrap();
     session
         .cloud
         .patch_object(&state.loadbalancer.id, &patch(&json!({"name": "theirs"})))
@@ -272,20 +233,14 @@ async fn other_clients_change_and_delete_objects() {
     );
     let found = session.lb_get("/loadbalancers?name=theirs").await;
     assert_eq!(found.each("loadbalancers", "id"), [made.at("/loadbalancer/id")]);
-    let members = session
-        .lb_get(&format!("/pools/{}/members", state.pools[0].id))
-        .await;
+    let members = session.lb_get(&format!("/pools/{}/members", state.pools[0].id)).await;
     assert_eq!(members.json["members"][0]["weight"], 7);
     session.cloud.delete_object(&state.pools[0].id).unwrap();
-    let listener = session
-        .lb_get(&format!("/listeners/{}", state.listeners[0].id))
-        .await;
+    let listener = session.lb_get(&format!("/listeners/{}", state.listeners[0].id)).await;
     assert!(listener.json["listener"]["default_pool_id"].is_null());
     assert!(session.cloud.load_balancers()[0].members.is_empty());
     let path = format!("/load_balancers/{}", state.loadbalancer.id);
-    let answer = session
-        .sim(Method::PATCH, &path, json!({"provisioning_status": "ERROR"}))
-        .await;
+    let answer = session.sim(Method::PATCH, &path, json!({"provisioning_status": "ERROR"})).await;
     assert_eq!(answer.status, 204, "{}", answer.text);
     assert_eq!(session.status_of(&state.loadbalancer.id).await, "ERROR");
     assert_eq!(session.sim(Method::DELETE, &path, json!({})).await.status, 204);
@@ -310,40 +265,17 @@ async fn quotas_are_met_with_403_and_409() {
         .map(|last| json!({"address": format!("10.0.0.{}", 20 + last), "protocol_port": 1}))
         .collect();
     let path = format!("/pools/{}/members", made.at("/loadbalancer/pools/0/id"));
-    let answer = session
-        .lb(Method::PUT, &path, json!({ "members": members }))
-        .await;
-    assert_eq!(
-        answer.at("/faultstring"),
-        "Quota has been met for resources: Member"
-    );
+    let answer = session.lb(Method::PUT, &path, json!({ "members": members })).await;
+    assert_eq!(answer.at("/faultstring"), "Quota has been met for resources: Member");
     let network = session.neutron("/networks?name=public").await;
     let floating = json!({"floatingip": {"floating_network_id": network.at("/networks/0/id")}});
-    assert_eq!(
-        session
-            .network(Method::POST, "/floatingips", floating.clone())
-            .await
-            .status,
-        201
-    );
+    assert_eq!(session.network(Method::POST, "/floatingips", floating.clone()).await.status, 201);
     let answer = session.network(Method::POST, "/floatingips", floating).await;
-    assert_eq!(
-        (answer.status, answer.at("/NeutronError/type")),
-        (409, "OverQuota")
-    );
+    assert_eq!((answer.status, answer.at("/NeutronError/type")), (409, "OverQuota"));
     let group = json!({"security_group": {"name": "g"}});
+    assert_eq!(session.network(Method::POST, "/security-groups", group.clone()).await.status, 201);
     assert_eq!(
-        session
-            .network(Method::POST, "/security-groups", group.clone())
-            .await
-            .status,
-        201
-    );
-    assert_eq!(
-        session
-            .network(Method::POST, "/security-groups", group)
-            .await
-            .status,
+        session.network(Method::POST, "/security-groups", group).await.status,
         409,
         "one is the default"
     );
@@ -352,52 +284,24 @@ async fn quotas_are_met_with_403_and_409() {
 #[tokio::test]
 async fn an_older_version_knows_fewer_attributes() {
     let session = Session::start().await;
-    session
-        .cloud
-        .configure(|settings| settings.load_balancing.max_minor = 4);
+    session.cloud.configure(|settings| settings.load_balancing.max_minor = 4);
     let versions = session.get("/RegionOne/load-balancer/").await;
-    let last = versions.json["versions"]
-        .as_array()
-        .unwrap()
-        .last()
-        .unwrap()
-        .clone();
-    assert_eq!(
-        (&last["id"], &last["status"]),
-        (&json!("v2.4"), &json!("CURRENT"))
-    );
+    let last = versions.json["versions"].as_array().unwrap().last().unwrap().clone();
+    assert_eq!((&last["id"], &last["status"]), (&json!("v2.4"), &json!("CURRENT")));
     let refused = session.balancer(json!({})).await;
     assert_eq!(
         refused.at("/faultstring"),
         "Unknown attribute for argument load_balancer.loadbalancer: tags"
     );
-    session
-        .cloud
-        .configure(|settings| settings.load_balancing.max_minor = 10);
+    session.cloud.configure(|settings| settings.load_balancing.max_minor = 10);
     let made = session.balancer(json!({})).await;
     assert_eq!(made.status, 201);
-    assert!(
-        made.json
-            .pointer("/loadbalancer/listeners/0/allowed_cidrs")
-            .is_none()
-    );
-    let path = format!(
-        "/pools/{}/members?additive_only=true",
-        made.at("/loadbalancer/pools/0/id")
-    );
+    assert!(made.json.pointer("/loadbalancer/listeners/0/allowed_cidrs").is_none());
+    let path = format!("/pools/{}/members?additive_only=true", made.at("/loadbalancer/pools/0/id"));
     let answer = session.lb(Method::PUT, &path, json!({"members": []})).await;
-    assert_eq!(
-        (answer.status, answer.at("/faultstring")),
-        (400, "Unknown argument: \"additive_only\"")
-    );
+    assert_eq!((answer.status, answer.at("/faultstring")), (400, "Unknown argument: \"additive_only\""));
     let cidrs = json!({"protocol": "TCP", "protocol_port": 81, "loadbalancer_id": made.at("/loadbalancer/id"), "allowed_cidrs": ["10.0.0.0/8"]});
-    assert_eq!(
-        session
-            .lb(Method::POST, "/listeners", json!({ "listener": cidrs }))
-            .await
-            .status,
-        400
-    );
+    assert_eq!(session.lb(Method::POST, "/listeners", json!({ "listener": cidrs })).await.status, 400);
 }
 
 #[tokio::test]
@@ -412,38 +316,20 @@ async fn ovn_refuses_unsupported_features() {
         json!([listener])
     };
     for (listeners, status) in [
-        (
-            listener(json!({"default_pool": pool("TCP", "SOURCE_IP_PORT")})),
-            201,
-        ),
+        (listener(json!({"default_pool": pool("TCP", "SOURCE_IP_PORT")})), 201),
         (listener(json!({"default_pool": pool("TCP", "ROUND_ROBIN")})), 501),
-        (
-            listener(json!({"default_pool": pool("PROXY", "SOURCE_IP_PORT")})),
-            501,
-        ),
+        (listener(json!({"default_pool": pool("PROXY", "SOURCE_IP_PORT")})), 501),
         (listener(json!({"allowed_cidrs": ["10.0.0.0/8"]})), 501),
         (listener(json!({"protocol": "HTTP"})), 501),
     ] {
-        let answer = session
-            .balancer(json!({"provider": "ovn", "listeners": listeners}))
-            .await;
+        let answer = session.balancer(json!({"provider": "ovn", "listeners": listeners})).await;
         assert_eq!(answer.status, status, "{listeners}: {}", answer.text);
     }
-    assert_eq!(
-        session.cloud.load_balancers().len(),
-        1,
-        "what is refused leaves nothing behind"
-    );
+    assert_eq!(session.cloud.load_balancers().len(), 1, "what is refused leaves nothing behind");
     let ports = session.neutron("/ports?device_owner=Octavia").await;
     assert_eq!(ports.each("ports", "id").len(), 1);
     let flavor = session.cloud.create_balancer_flavor("small", true).unwrap();
-    assert_eq!(
-        session
-            .balancer(json!({"provider": "ovn", "flavor_id": flavor}))
-            .await
-            .status,
-        501
-    );
+    assert_eq!(session.balancer(json!({"provider": "ovn", "flavor_id": flavor})).await.status, 501);
     let made = session.balancer(json!({"flavor_id": flavor})).await;
     assert_eq!(made.at("/loadbalancer/flavor_id"), flavor);
     session.cloud.create_balancer_zone("near", true).unwrap();

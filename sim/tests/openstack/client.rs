@@ -38,28 +38,18 @@ impl Answer {
     }
 
     pub(crate) fn header(&self, name: &str) -> &str {
-        self.headers
-            .get(name)
-            .map(|value| value.to_str().unwrap())
-            .unwrap_or_default()
+        self.headers.get(name).map(|value| value.to_str().unwrap()).unwrap_or_default()
     }
 
     /// Text at a JSON pointer.
     pub(crate) fn at(&self, pointer: &str) -> &str {
-        self.json
-            .pointer(pointer)
-            .and_then(Value::as_str)
-            .unwrap_or_default()
+        self.json.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
     }
 
     /// The members called `key` of the objects in a list.
     pub(crate) fn each(&self, list: &str, key: &str) -> Vec<String> {
-        let list = self.json[list]
-            .as_array()
-            .unwrap_or_else(|| panic!("no list {list} in {}", self.text));
-        list.iter()
-            .map(|entry| entry[key].as_str().unwrap_or("null").to_owned())
-            .collect()
+        let list = self.json[list].as_array().unwrap_or_else(|| panic!("no list {list} in {}", self.text));
+        list.iter().map(|entry| entry[key].as_str().unwrap_or("null").to_owned()).collect()
     }
 }
 
@@ -68,11 +58,7 @@ pub(crate) fn http_client() -> reqwest::Client {
     PROVIDER.call_once(|| {
         let _installed = rustls::crypto::aws_lc_rs::default_provider().install_default();
     });
-    reqwest::Client::builder()
-        .no_proxy()
-        .timeout(Duration::from_secs(20))
-        .build()
-        .unwrap()
+    reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(20)).build().unwrap()
 }
 
 /// The body of a login by password.

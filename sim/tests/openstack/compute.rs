@@ -52,10 +52,7 @@ async fn a_server_has_the_fields_of_its_microversion() {
 
     let new = session.nova("2.47", &format!("/servers/{id}")).await;
     let flavor = &new.json["server"]["flavor"];
-    assert_eq!(
-        (&flavor["original_name"], &flavor["vcpus"]),
-        (&json!("m1.small"), &json!(1))
-    );
+    assert_eq!((&flavor["original_name"], &flavor["vcpus"]), (&json!("m1.small"), &json!(1)));
     assert!(flavor.get("id").is_none());
     for field in ["locked", "description", "tags"] {
         assert!(old.json["server"].get(field).is_none(), "{field}");
@@ -67,10 +64,7 @@ async fn a_server_has_the_fields_of_its_microversion() {
 async fn microversions_are_negotiated() {
     let session = Session::start().await;
     session.cloud.configure(|settings| settings.max_microversion = 60);
-    assert_eq!(
-        session.get("/RegionOne/compute/").await.at("/versions/1/version"),
-        "2.60"
-    );
+    assert_eq!(session.get("/RegionOne/compute/").await.at("/versions/1/version"), "2.60");
     for (version, status, said) in [
         ("2.47", 200, "compute 2.47"),
         ("2.46", 501, ""),
@@ -82,11 +76,7 @@ async fn microversions_are_negotiated() {
         ("2.07", 400, ""),
     ] {
         let answer = session.nova(version, "/servers/detail").await;
-        assert_eq!(
-            (answer.status, answer.header("openstack-api-version")),
-            (status, said),
-            "{version}"
-        );
+        assert_eq!((answer.status, answer.header("openstack-api-version")), (status, said), "{version}");
     }
     let answer = session.nova("2.61", "/servers/detail").await;
     assert_eq!(
@@ -94,11 +84,7 @@ async fn microversions_are_negotiated() {
         "Version 2.61 is not supported by the API. Minimum is 2.1 and maximum is 2.60."
     );
     session.cloud.configure(|settings| settings.max_microversion = 1);
-    assert_eq!(
-        session.nova("2.47", "/servers/detail").await.status,
-        406,
-        "a cloud with 2.1 only"
-    );
+    assert_eq!(session.nova("2.47", "/servers/detail").await.status, 406, "a cloud with 2.1 only");
     assert_eq!(session.nova("2.1", "/servers/detail").await.status, 200);
 }
 
@@ -119,25 +105,13 @@ async fn a_down_cell_hides_servers_from_lists_and_fails_a_read_by_id() {
         ("2.47", "?name=^"),
     ] {
         let found = names(&session, version, query).await;
-        assert!(
-            !found.contains(&"lost".to_owned()),
-            "{version} {query}: {found:?}"
-        );
+        assert!(!found.contains(&"lost".to_owned()), "{version} {query}: {found:?}");
     }
     let old = session.nova("2.47", &format!("/servers/{lost}")).await;
     assert_eq!(old.status, 500);
-    assert!(
-        old.at("/computeFault/message")
-            .ends_with("<class 'nova.exception.NovaException'>")
-    );
+    assert!(old.at("/computeFault/message").ends_with("<class 'nova.exception.NovaException'>"));
     session.cloud.set_cell_up("cell2", true);
-    assert_eq!(
-        session
-            .nova("2.1", &format!("/servers/{lost}"))
-            .await
-            .at("/server/name"),
-        "lost"
-    );
+    assert_eq!(session.nova("2.1", &format!("/servers/{lost}")).await.at("/server/name"), "lost");
 }
 
 #[tokio::test]
@@ -226,10 +200,7 @@ async fn addresses_follow_ports_and_floating_addresses() {
         ]
     );
     session.cloud.delete_port(&port).unwrap();
-    session
-        .cloud
-        .remove_floating("203.0.113.9".parse().unwrap())
-        .unwrap();
+    session.cloud.remove_floating("203.0.113.9".parse().unwrap()).unwrap();
     assert_eq!(
         shown(&session.nova("2.1", &path).await),
         ["dual 192.168.7.77 fixed", "private 10.0.0.2 fixed"]
@@ -249,10 +220,7 @@ async fn addresses_follow_ports_and_floating_addresses() {
             },
         )
         .unwrap();
-    assert_eq!(
-        shown(&session.nova("2.1", &path).await),
-        ["other 192.0.2.1 fixed"]
-    );
+    assert_eq!(shown(&session.nova("2.1", &path).await), ["other 192.0.2.1 fixed"]);
 }
 
 #[tokio::test]
@@ -269,13 +237,7 @@ async fn a_building_server_has_no_addresses_yet() {
     let answer = session.nova("2.1", &format!("/servers/{id}")).await;
     assert_eq!(answer.at("/server/OS-EXT-STS:vm_state"), "stopped");
     assert_eq!(answer.json["server"]["OS-EXT-STS:power_state"], 4);
-    assert_eq!(
-        answer.json["server"]["addresses"]["private"]
-            .as_array()
-            .unwrap()
-            .len(),
-        1
-    );
+    assert_eq!(answer.json["server"]["addresses"]["private"].as_array().unwrap().len(), 1);
     assert!(session.cloud.set_status(&id, "ASLEEP").is_err());
 }
 
@@ -291,10 +253,7 @@ async fn flavors_are_shown_and_outlived_by_their_servers() {
     };
     let flavor = session.cloud.create_flavor(&spec).unwrap();
     let answer = session.nova("2.1", &format!("/flavors/{flavor}")).await;
-    assert_eq!(
-        (answer.at("/flavor/name"), &answer.json["flavor"]["ram"]),
-        ("big", &json!(65536))
-    );
+    assert_eq!((answer.at("/flavor/name"), &answer.json["flavor"]["ram"]), ("big", &json!(65536)));
     let server = ServerSpec {
         flavor: Some("big".into()),
         ..ServerSpec::named("n")
@@ -306,13 +265,7 @@ async fn flavors_are_shown_and_outlived_by_their_servers() {
         (answer.status, answer.at("/itemNotFound/message")),
         (404, &*format!("Flavor {flavor} could not be found."))
     );
-    assert_eq!(
-        session
-            .nova("2.1", &format!("/servers/{server}"))
-            .await
-            .at("/server/flavor/id"),
-        flavor
-    );
+    assert_eq!(session.nova("2.1", &format!("/servers/{server}")).await.at("/server/flavor/id"), flavor);
     assert_eq!(
         session
             .nova("2.47", &format!("/servers/{server}"))
@@ -330,19 +283,13 @@ async fn an_unknown_request_is_501_and_named() {
         (Method::GET, "/RegionOne/compute/v2.1/nothing"),
         (Method::GET, "/RegionOne/compute/v2.1/servers"),
         (Method::GET, "/RegionOne/compute/v2.1/servers/"),
-        (
-            Method::GET,
-            "/RegionOne/compute/v2.1/servers/detail?status=ACTIVE",
-        ),
+        (Method::GET, "/RegionOne/compute/v2.1/servers/detail?status=ACTIVE"),
         (Method::GET, "/RegionOne/compute/v2.1/servers/detail?name=web"),
         (Method::GET, "/RegionOne/compute/v2.1/servers/detail?name=^web-.$"),
         (Method::GET, "/RegionOne/compute/v2.1/flavors/detail"),
         (Method::POST, "/RegionOne/compute/v2.1/servers"),
         (Method::GET, "/RegionOne/network/v2.0/nothing"),
-        (
-            Method::GET,
-            "/RegionOne/network/v2.0/ports?sort_key=id&sort_dir=asc",
-        ),
+        (Method::GET, "/RegionOne/network/v2.0/ports?sort_key=id&sort_dir=asc"),
         (Method::DELETE, "/RegionOne/network/v2.0/ports"),
         (Method::PUT, "/RegionOne/network/v2.0/networks/none"),
         (Method::GET, "/RegionOne/load-balancer/v2.0/lbaas/flavors"),
@@ -357,9 +304,5 @@ async fn an_unknown_request_is_501_and_named() {
         let text = format!("The simulator does not have {method} {path}.");
         assert!(answer.text.contains(&text), "{}", answer.text);
     }
-    assert_eq!(
-        session.nova("2.1", "/servers/node-1").await.status,
-        404,
-        "not an id"
-    );
+    assert_eq!(session.nova("2.1", "/servers/node-1").await.status, 404, "not an id");
 }

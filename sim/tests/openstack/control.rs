@@ -9,30 +9,12 @@ use crate::client::{Session, http_client};
 #[tokio::test]
 async fn objects_are_created_changed_and_deleted_over_http() {
     let session = Session::start().await;
-    let made = session
-        .sim(
-            Method::POST,
-            "/servers",
-            json!({"name": "node-{i:02}", "count": 12}),
-        )
-        .await;
+    let made = session.sim(Method::POST, "/servers", json!({"name": "node-{i:02}", "count": 12})).await;
     assert_eq!(made.status, 201, "{}", made.text);
     let id = made.json["ids"][3].as_str().unwrap().to_owned();
-    assert_eq!(
-        session
-            .nova("2.1", &format!("/servers/{id}"))
-            .await
-            .at("/server/name"),
-        "node-03"
-    );
+    assert_eq!(session.nova("2.1", &format!("/servers/{id}")).await.at("/server/name"), "node-03");
     let path = format!("/servers/{id}");
-    assert_eq!(
-        session
-            .sim(Method::PATCH, &path, json!({"status": "SHUTOFF"}))
-            .await
-            .status,
-        204
-    );
+    assert_eq!(session.sim(Method::PATCH, &path, json!({"status": "SHUTOFF"})).await.status, 204);
     assert_eq!(session.nova("2.1", &path).await.at("/server/status"), "SHUTOFF");
     assert_eq!(session.sim(Method::DELETE, &path, json!({})).await.status, 204);
     assert_eq!(session.nova("2.1", &path).await.status, 404);
@@ -45,12 +27,7 @@ async fn behavior_is_set_over_http() {
     let session = Session::start().await;
     for (method, path, body, status) in [
         (Method::PATCH, "/settings", json!({"max_microversion": 1}), 200),
-        (
-            Method::PUT,
-            "/quotas/network",
-            json!({"per_second": 0.0, "burst": 1}),
-            204,
-        ),
+        (Method::PUT, "/quotas/network", json!({"per_second": 0.0, "burst": 1}), 204),
         (Method::POST, "/latency", json!({"ms": 1}), 204),
         (
             Method::POST,
@@ -67,23 +44,14 @@ async fn behavior_is_set_over_http() {
     assert_eq!(session.neutron("/ports").await.status, 200);
     assert_eq!(session.neutron("/ports").await.status, 429);
     assert_eq!(session.nova("2.1", "/flavors/2").await.status, 503);
-    assert_eq!(
-        session.sim(Method::GET, "/faults", json!({})).await.json["faults"][0]["fired"],
-        1
-    );
+    assert_eq!(session.sim(Method::GET, "/faults", json!({})).await.json["faults"][0]["fired"], 1);
 }
 
 #[tokio::test]
 async fn mistakes_are_told() {
     let session = Session::start().await;
     for (method, path, body, status, message) in [
-        (
-            Method::POST,
-            "/servers",
-            json!({"nam": "x"}),
-            400,
-            "unknown field `nam`",
-        ),
+        (Method::POST, "/servers", json!({"nam": "x"}), 400, "unknown field `nam`"),
         (Method::POST, "/servers", json!({"name": 7}), 400, "invalid type"),
         (
             Method::POST,
@@ -92,43 +60,15 @@ async fn mistakes_are_told() {
             404,
             "no flavor \"none\"",
         ),
-        (
-            Method::POST,
-            "/servers",
-            json!({"name": "x", "status": "FINE"}),
-            400,
-            "no server status",
-        ),
-        (
-            Method::PATCH,
-            "/servers/none",
-            json!({}),
-            404,
-            "no server or port \"none\"",
-        ),
-        (
-            Method::PATCH,
-            "/settings",
-            json!({"max_limit": "many"}),
-            400,
-            "invalid type",
-        ),
-        (
-            Method::POST,
-            "/faults",
-            json!({"action": {"kind": "explode"}}),
-            400,
-            "unknown variant",
-        ),
+        (Method::POST, "/servers", json!({"name": "x", "status": "FINE"}), 400, "no server status"),
+        (Method::PATCH, "/servers/none", json!({}), 404, "no server or port \"none\""),
+        (Method::PATCH, "/settings", json!({"max_limit": "many"}), 400, "invalid type"),
+        (Method::POST, "/faults", json!({"action": {"kind": "explode"}}), 400, "unknown variant"),
         (Method::GET, "/nothing", json!({}), 404, "no control operation"),
     ] {
         let answer = session.sim(method.clone(), path, body).await;
         assert_eq!(answer.status, status, "{method} {path}: {}", answer.text);
-        assert!(
-            answer.at("/error").contains(message),
-            "{method} {path}: {}",
-            answer.text
-        );
+        assert!(answer.at("/error").contains(message), "{method} {path}: {}", answer.text);
     }
     assert_eq!(session.cloud.server_count(), 0);
 }
@@ -137,9 +77,7 @@ async fn mistakes_are_told() {
 async fn a_failed_creation_leaves_nothing_behind() {
     let session = Session::start().await;
     let ports = json!([{"network": "private"}, {"network": "none"}]);
-    let answer = session
-        .sim(Method::POST, "/servers", json!({"name": "half", "ports": ports}))
-        .await;
+    let answer = session.sim(Method::POST, "/servers", json!({"name": "half", "ports": ports})).await;
     assert_eq!(answer.status, 404);
     assert_eq!(session.cloud.server_count(), 0);
     assert!(session.neutron("/ports").await.each("ports", "id").is_empty());
@@ -148,13 +86,8 @@ async fn a_failed_creation_leaves_nothing_behind() {
 #[tokio::test]
 async fn every_call_is_logged_with_its_particulars() {
     let session = Session::start().await;
-    let request = session.request(
-        Method::GET,
-        "/RegionOne/internal/compute/v2.1/servers/detail?limit=5",
-    );
-    let request = request
-        .header("user-agent", "test/1")
-        .header("openstack-api-version", "compute 2.47");
+    let request = session.request(Method::GET, "/RegionOne/internal/compute/v2.1/servers/detail?limit=5");
+    let request = request.header("user-agent", "test/1").header("openstack-api-version", "compute 2.47");
     let length = request.send().await.unwrap().bytes().await.unwrap().len();
     session.neutron("/ports?device_id=a&device_id=b").await;
     session.get("/nowhere").await;
@@ -166,11 +99,7 @@ async fn every_call_is_logged_with_its_particulars() {
     );
     assert_eq!(
         (&*first.method, &*first.path, &*first.query),
-        (
-            "GET",
-            "/RegionOne/internal/compute/v2.1/servers/detail",
-            "limit=5"
-        )
+        ("GET", "/RegionOne/internal/compute/v2.1/servers/detail", "limit=5")
     );
     assert_eq!((first.status, first.bytes), (Some(200), length));
     assert_eq!(
@@ -187,19 +116,10 @@ async fn every_call_is_logged_with_its_particulars() {
     assert_eq!(session.cloud.call_counts()["port_list"], 1);
 
     let over_http = session.sim(Method::GET, "/calls?op=port_list", json!({})).await;
-    assert_eq!(
-        over_http.json["calls"].as_array().unwrap().len(),
-        1,
-        "control requests are not logged"
-    );
-    let since = session
-        .sim(Method::GET, &format!("/calls?since={}", first.seq), json!({}))
-        .await;
+    assert_eq!(over_http.json["calls"].as_array().unwrap().len(), 1, "control requests are not logged");
+    let since = session.sim(Method::GET, &format!("/calls?since={}", first.seq), json!({})).await;
     assert_eq!(since.each("calls", "op"), ["port_list", "unknown"]);
-    assert_eq!(
-        session.sim(Method::GET, "/calls/counts", json!({})).await.json["server_list"],
-        1
-    );
+    assert_eq!(session.sim(Method::GET, "/calls/counts", json!({})).await.json["server_list"], 1);
     session.cloud.clear_calls();
     assert!(session.cloud.calls().is_empty() && session.cloud.call_counts().is_empty());
 }
@@ -212,20 +132,11 @@ async fn cloud_conf_names_the_cloud_and_quotes_its_values() {
     };
     let session = Session::with(config).await;
     let conf = session.cloud.cloud_conf();
-    assert!(
-        conf.starts_with(&format!("[Global]\nauth-url={}\n", session.cloud.auth_url())),
-        "{conf}"
-    );
+    assert!(conf.starts_with(&format!("[Global]\nauth-url={}\n", session.cloud.auth_url())), "{conf}");
     assert!(conf.contains("password=\"a;b\\\"c\"\n"), "{conf}");
-    let credential = session
-        .cloud
-        .create_app_credential(&AppCredentialSpec::default())
-        .unwrap();
+    let credential = session.cloud.create_app_credential(&AppCredentialSpec::default()).unwrap();
     let conf = session.cloud.cloud_conf_for(&credential);
-    assert!(
-        conf.contains(&format!("application-credential-id={}\n", credential.id)),
-        "{conf}"
-    );
+    assert!(conf.contains(&format!("application-credential-id={}\n", credential.id)), "{conf}");
     assert!(!conf.contains("username"), "{conf}");
     let over_http = session.sim(Method::GET, "/cloud.conf", json!({})).await;
     assert_eq!(over_http.text, session.cloud.cloud_conf());
@@ -244,9 +155,7 @@ async fn regions_have_their_own_things() {
     };
     let id = session.cloud.create_server(&spec).unwrap();
     assert_eq!(session.nova("2.1", &format!("/servers/{id}")).await.status, 404);
-    let answer = session
-        .get(&format!("/Region%20Two/compute/v2.1/servers/{id}"))
-        .await;
+    let answer = session.get(&format!("/Region%20Two/compute/v2.1/servers/{id}")).await;
     assert_eq!(answer.at("/server/name"), "far");
 }
 
@@ -256,13 +165,7 @@ async fn stops_listening_when_dropped() {
     let url = cloud.auth_url();
     let http = http_client();
     assert!(http.get(&url).send().await.is_ok());
-    let listen = url
-        .trim_start_matches("http://")
-        .split('/')
-        .next()
-        .unwrap()
-        .parse()
-        .unwrap();
+    let listen = url.trim_start_matches("http://").split('/').next().unwrap().parse().unwrap();
     cloud.shutdown().await;
     assert!(http.get(&url).send().await.is_err());
     let again = OpenStack::start(Config {
@@ -277,12 +180,7 @@ async fn stops_listening_when_dropped() {
         ..Config::default()
     })
     .await;
-    assert!(
-        taken
-            .unwrap_err()
-            .to_string()
-            .contains("cannot listen on 127.0.0.1")
-    );
+    assert!(taken.unwrap_err().to_string().contains("cannot listen on 127.0.0.1"));
 }
 
 #[tokio::test]

@@ -13,11 +13,7 @@ const LIST: &str = "/RegionOne/compute/v2.1/servers/detail";
 
 /// A request's outcome: its status, or an error without a whole answer.
 async fn outcome(session: &Session, path: &str) -> Result<u16, reqwest::Error> {
-    let response = session
-        .request(Method::GET, path)
-        .timeout(Duration::from_secs(10))
-        .send()
-        .await?;
+    let response = session.request(Method::GET, path).timeout(Duration::from_secs(10)).send().await?;
     let status = response.status().as_u16();
     response.bytes().await?;
     Ok(status)
@@ -147,21 +143,14 @@ async fn commit_then_drop_handles_the_request_and_drop_does_not() {
 #[tokio::test]
 async fn a_truncated_body_is_an_error_and_an_empty_object_is_none() {
     let session = Session::start().await;
-    session
-        .cloud
-        .create_servers(5, &ServerSpec::named("n{i}"))
-        .unwrap();
-    session
-        .cloud
-        .add_fault(Fault::on("server_list", Action::Truncate { bytes: None }).once());
+    session.cloud.create_servers(5, &ServerSpec::named("n{i}")).unwrap();
+    session.cloud.add_fault(Fault::on("server_list", Action::Truncate { bytes: None }).once());
     let response = session.request(Method::GET, LIST).send().await.unwrap();
     assert_eq!(response.status().as_u16(), 200);
     let promised = response.content_length().unwrap();
     assert!(promised > 5000);
     assert!(response.bytes().await.is_err());
-    session
-        .cloud
-        .add_fault(Fault::on("server_list", Action::EmptyJson).once());
+    session.cloud.add_fault(Fault::on("server_list", Action::EmptyJson).once());
     let answer = session.get(LIST).await;
     assert_eq!((answer.status, &*answer.text), (200, "{}"));
 }
@@ -188,9 +177,7 @@ async fn a_timeout_does_not_end_before_the_client_gives_up() {
 async fn a_stale_read_answers_from_the_state_at_which_the_rule_was_added() {
     let session = Session::start().await;
     let old = session.cloud.create_server(&ServerSpec::named("old")).unwrap();
-    session
-        .cloud
-        .add_fault(Fault::on("server_list", Action::StaleRead).once());
+    session.cloud.add_fault(Fault::on("server_list", Action::StaleRead).once());
     session.cloud.create_server(&ServerSpec::named("new")).unwrap();
     session.cloud.delete_server(&old).unwrap();
     assert_eq!(session.get(LIST).await.each("servers", "name"), ["old"]);
@@ -203,9 +190,7 @@ async fn answers_take_their_time() {
     let session = Session::start().await;
     let time = Duration::from_millis(40);
     session.cloud.set_latency(time);
-    session
-        .cloud
-        .add_fault(Fault::on("port_list", Action::Delay { time }));
+    session.cloud.add_fault(Fault::on("port_list", Action::Delay { time }));
     session.get(LIST).await;
     session.neutron("/ports").await;
     let calls = session.cloud.calls();
@@ -216,9 +201,7 @@ async fn answers_take_their_time() {
 /// The number of names in a listing that is held at this moment while another server is created.
 async fn held_listing(at: Moment) -> usize {
     let session = Session::start().await;
-    let fault = session
-        .cloud
-        .add_fault(Fault::on("server_list", Action::Hold { at }).once());
+    let fault = session.cloud.add_fault(Fault::on("server_list", Action::Hold { at }).once());
     let listing = session.get(LIST);
     let meanwhile = async {
         assert!(session.cloud.wait_for_fault(fault).await.is_some());
@@ -242,32 +225,24 @@ async fn a_sent_reply_is_notified() {
     let action = Action::Hold {
         at: Moment::AfterReply,
     };
-    let fault = session
-        .cloud
-        .add_fault(Fault::on("server_list", action.clone()).once());
+    let fault = session.cloud.add_fault(Fault::on("server_list", action.clone()).once());
     assert_eq!(session.get(LIST).await.status, 200);
     assert!(session.cloud.wait_for_fault(fault).await.is_some());
     assert_eq!(session.cloud.faults()[0].reached, 1);
     // A task that waits for a removed fault is notified.
     let fault = session.cloud.add_fault(Fault::on("server_list", action));
-    let (reached, removed) = tokio::join!(session.cloud.wait_for_fault(fault), async {
-        session.cloud.remove_fault(fault)
-    });
+    let (reached, removed) =
+        tokio::join!(session.cloud.wait_for_fault(fault), async { session.cloud.remove_fault(fault) });
     assert!(reached.is_none() && removed);
 }
 
 #[tokio::test]
 async fn a_partial_listing_has_the_form_of_a_whole_one() {
     let session = Session::start().await;
-    session
-        .cloud
-        .create_servers(4, &ServerSpec::named("s-{i}"))
-        .unwrap();
+    session.cloud.create_servers(4, &ServerSpec::named("s-{i}")).unwrap();
     session.cloud.configure(|settings| settings.max_limit = 3);
     for (share, servers) in [(0.0, 0), (0.5, 1), (1.0, 3)] {
-        let fault = session
-            .cloud
-            .add_fault(Fault::on("server_list", Action::Partial { share }));
+        let fault = session.cloud.add_fault(Fault::on("server_list", Action::Partial { share }));
         let answer = session.get(LIST).await;
         assert_eq!(answer.status, 200);
         assert_eq!(answer.json["servers"].as_array().unwrap().len(), servers);

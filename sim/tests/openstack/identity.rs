@@ -20,10 +20,7 @@ async fn lists_its_versions_with_300() {
     let answer = session.get("/identity/").await;
     assert_eq!(answer.status, 300);
     assert_eq!(answer.at("/versions/values/0/id"), "v3.14");
-    assert_eq!(
-        answer.at("/versions/values/0/links/0/href"),
-        format!("{}/", session.cloud.auth_url())
-    );
+    assert_eq!(answer.at("/versions/values/0/links/0/href"), format!("{}/", session.cloud.auth_url()));
     let answer = session.get("/identity/v3").await;
     assert_eq!((answer.status, answer.at("/version/status")), (200, "stable"));
 }
@@ -35,9 +32,7 @@ async fn a_login_answers_a_token_and_a_catalog_of_all_regions_and_interfaces() {
         ..Config::default()
     };
     let session = Session::with(config).await;
-    let answer = session
-        .login(&password_login("ccm", "correct-horse", Some("k8s")))
-        .await;
+    let answer = session.login(&password_login("ccm", "correct-horse", Some("k8s"))).await;
     assert_eq!(answer.status, 201);
     assert!(answer.header("x-subject-token").len() > 100);
     assert!(answer.header("x-openstack-request-id").starts_with("req-"));
@@ -47,11 +42,7 @@ async fn a_login_answers_a_token_and_a_catalog_of_all_regions_and_interfaces() {
     for service in answer.json["token"]["catalog"].as_array().unwrap() {
         for endpoint in service["endpoints"].as_array().unwrap() {
             let text = |value: &Value| value.as_str().unwrap().to_owned();
-            endpoints.push((
-                text(&service["type"]),
-                text(&endpoint["region"]),
-                text(&endpoint["interface"]),
-            ));
+            endpoints.push((text(&service["type"]), text(&endpoint["region"]), text(&endpoint["interface"])));
             // The path of an object below it.
             let below = match service["type"].as_str().unwrap() {
                 "compute" => "/flavors/2",
@@ -59,11 +50,7 @@ async fn a_login_answers_a_token_and_a_catalog_of_all_regions_and_interfaces() {
                 _ => "",
             };
             let found = session.get(&(text(&endpoint["url"]) + below)).await;
-            assert!(
-                matches!(found.status, 200 | 300 | 404),
-                "{endpoint}: {}",
-                found.status
-            );
+            assert!(matches!(found.status, 200 | 300 | 404), "{endpoint}: {}", found.status);
         }
     }
     endpoints.sort();
@@ -76,23 +63,10 @@ async fn a_login_answers_a_token_and_a_catalog_of_all_regions_and_interfaces() {
 #[tokio::test]
 async fn refuses_wrong_credentials_as_keystone_does() {
     let session = Session::start().await;
-    let credential = session
-        .cloud
-        .create_app_credential(&AppCredentialSpec::default())
-        .unwrap();
+    let credential = session.cloud.create_app_credential(&AppCredentialSpec::default()).unwrap();
     for (case, body, status, message) in [
-        (
-            "wrong password",
-            password_login("ccm", "wrong", Some("k8s")),
-            401,
-            UNAUTHORIZED,
-        ),
-        (
-            "unknown user",
-            password_login("nobody", "x", Some("k8s")),
-            401,
-            UNAUTHORIZED,
-        ),
+        ("wrong password", password_login("ccm", "wrong", Some("k8s")), 401, UNAUTHORIZED),
+        ("unknown user", password_login("nobody", "x", Some("k8s")), 401, UNAUTHORIZED),
         (
             "unknown project",
             password_login("ccm", "correct-horse", Some("other")),
@@ -113,11 +87,7 @@ async fn refuses_wrong_credentials_as_keystone_does() {
         ),
     ] {
         let answer = session.login(&body).await;
-        assert_eq!(
-            (answer.status, answer.at("/error/message")),
-            (status, message),
-            "{case}"
-        );
+        assert_eq!((answer.status, answer.at("/error/message")), (status, message), "{case}");
         let challenge = answer.header("www-authenticate");
         assert_eq!(challenge.starts_with("Keystone uri="), status == 401, "{case}");
     }
@@ -144,21 +114,13 @@ async fn an_application_credential_brings_its_own_scope() {
     scoped["auth"]["scope"] = json!({"project": {"id": session.cloud.project_id()}});
     let answer = session.login(&scoped).await;
     assert_eq!(answer.status, 401);
-    assert!(
-        answer
-            .at("/error/message")
-            .ends_with("Application credentials cannot request a scope.")
-    );
+    assert!(answer.at("/error/message").ends_with("Application credentials cannot request a scope."));
 
     let token = session.login(&by_id).await.header("x-subject-token").to_owned();
     let rescope = json!({"auth": {"identity": {"methods": ["token"], "token": {"id": token}}}});
     assert_eq!(session.login(&rescope).await.status, 403);
     session.cloud.delete_app_credential(&credential.id).unwrap();
-    assert_eq!(
-        session.login(&rescope).await.status,
-        404,
-        "the credential's tokens are gone with it"
-    );
+    assert_eq!(session.login(&rescope).await.status, 404, "the credential's tokens are gone with it");
 }
 
 #[tokio::test]
@@ -203,29 +165,13 @@ async fn refuses_malformed_requests_with_400() {
     let session = Session::start().await;
     let post = |content_type: &'static str, body: &'static str| {
         let url = format!("{}/auth/tokens", session.cloud.auth_url());
-        let request = session
-            .http
-            .post(url)
-            .header("content-type", content_type)
-            .body(body);
+        let request = session.http.post(url).header("content-type", content_type).body(body);
         async { Answer::of(request.send().await.unwrap()).await }
     };
     for (content_type, body, message) in [
-        (
-            "application/json",
-            "{",
-            "Expecting to find valid JSON in request body.",
-        ),
-        (
-            "application/json",
-            "[]",
-            "Expecting to find auth in request body.",
-        ),
-        (
-            "application/json",
-            "{}",
-            "Expecting to find auth in request body.",
-        ),
+        ("application/json", "{", "Expecting to find valid JSON in request body."),
+        ("application/json", "[]", "Expecting to find auth in request body."),
+        ("application/json", "{}", "Expecting to find auth in request body."),
         (
             "application/json",
             r#"{"auth":{"identity":{"methods":["password"]}}}"#,
@@ -239,11 +185,7 @@ async fn refuses_malformed_requests_with_400() {
     ] {
         let answer = post(content_type, body).await;
         assert_eq!(answer.status, 400, "{body}");
-        assert!(
-            answer.at("/error/message").starts_with(message),
-            "{body}: {}",
-            answer.text
-        );
+        assert!(answer.at("/error/message").starts_with(message), "{body}: {}", answer.text);
     }
 }
 
@@ -265,15 +207,8 @@ async fn a_token_can_be_read_until_it_expires() {
         "/RegionOne/network/v2.0/ports",
     ] {
         let answer = session.get(path).await;
-        assert_eq!(
-            (answer.status, answer.at("/error/message")),
-            (401, UNAUTHORIZED),
-            "{path}"
-        );
-        assert!(
-            answer.header("www-authenticate").starts_with("Keystone uri="),
-            "{path}"
-        );
+        assert_eq!((answer.status, answer.at("/error/message")), (401, UNAUTHORIZED), "{path}");
+        assert!(answer.header("www-authenticate").starts_with("Keystone uri="), "{path}");
     }
 }
 
@@ -289,13 +224,7 @@ async fn tokens_end_when_they_are_revoked_or_the_password_changes() {
     session.cloud.set_password(None, "new").unwrap();
     assert_eq!(session.nova("2.1", "/servers/detail").await.status, 401);
     assert_eq!(session.login(&login).await.status, 401);
-    assert_eq!(
-        session
-            .login(&password_login("ccm", "new", Some("k8s")))
-            .await
-            .status,
-        201
-    );
+    assert_eq!(session.login(&password_login("ccm", "new", Some("k8s"))).await.status, 201);
 }
 
 #[tokio::test]
@@ -307,10 +236,7 @@ async fn without_a_project_only_public_documents_are_visible() {
         ..session
     };
     assert_eq!(session.nova("2.1", "/servers/detail").await.status, 403);
-    assert_eq!(
-        session.neutron("/ports").await.each("ports", "id"),
-        Vec::<String>::new()
-    );
+    assert_eq!(session.neutron("/ports").await.each("ports", "id"), Vec::<String>::new());
     let networks = session.neutron("/networks").await;
     assert_eq!(networks.each("networks", "name"), ["public"]);
 }
@@ -333,9 +259,5 @@ async fn a_revoked_token_is_known_as_one_and_nonsense_is_not() {
         let answer = look(Method::GET, subject).await;
         assert_eq!((answer.status, answer.at("/error/message")), (404, message));
     }
-    assert_eq!(
-        session.get("/identity/v3/auth/tokens").await.status,
-        403,
-        "no subject"
-    );
+    assert_eq!(session.get("/identity/v3/auth/tokens").await.status, 403, "no subject");
 }

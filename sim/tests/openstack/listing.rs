@@ -12,10 +12,7 @@ async fn pages_are_walked_by_their_links_newest_first() {
     let session = Session::start().await;
     let first = session.cloud.create_server(&ServerSpec::named("oldest")).unwrap();
     session.cloud.advance_clock(Duration::from_secs(5));
-    let ids = session
-        .cloud
-        .create_servers(7, &ServerSpec::named("node-{i}"))
-        .unwrap();
+    let ids = session.cloud.create_servers(7, &ServerSpec::named("node-{i}")).unwrap();
     let mut url = "/RegionOne/compute/v2.1/servers/detail?limit=4".to_owned();
     let mut pages = Vec::new();
     loop {
@@ -39,10 +36,7 @@ async fn pages_are_walked_by_their_links_newest_first() {
 #[tokio::test]
 async fn a_page_never_exceeds_the_limit_of_the_service() {
     let session = Session::start().await;
-    session
-        .cloud
-        .create_servers(5, &ServerSpec::named("n{i}"))
-        .unwrap();
+    session.cloud.create_servers(5, &ServerSpec::named("n{i}")).unwrap();
     session.cloud.configure(|settings| settings.max_limit = 3);
     for (query, count, linked) in [("", 3, true), ("?limit=100", 3, true), ("?limit=2", 2, true)] {
         let page = session.nova("2.1", &format!("/servers/detail{query}")).await;
@@ -65,9 +59,8 @@ async fn names_are_searched_by_pattern_as_the_database_does() {
         (r"^node\.x$", vec!["node.x"]),
         ("^eb", vec![]),
     ] {
-        let encoded: String = reqwest::Url::parse_with_params("http://x/", [("name", pattern)])
-            .unwrap()
-            .into();
+        let encoded: String =
+            reqwest::Url::parse_with_params("http://x/", [("name", pattern)]).unwrap().into();
         let query = encoded.split_once('?').unwrap().1.to_owned();
         let mut found = names(&session, "2.1", &format!("?{query}")).await;
         found.sort();
@@ -85,17 +78,11 @@ async fn a_deleted_server_is_shown_no_more_and_is_still_a_marker() {
     assert_eq!(names(&session, "2.1", "").await, ["stays"]);
     let answer = session.nova("2.1", &format!("/servers/{gone}")).await;
     assert_eq!(answer.status, 404);
-    assert_eq!(
-        answer.at("/itemNotFound/message"),
-        format!("Instance {gone} could not be found.")
-    );
+    assert_eq!(answer.at("/itemNotFound/message"), format!("Instance {gone} could not be found."));
     let after = format!("?limit=5&marker={gone}");
     assert_eq!(names(&session, "2.1", &after).await, ["stays"]);
     let answer = session.nova("2.1", "/servers/detail?marker=none").await;
-    assert_eq!(
-        (answer.status, answer.at("/badRequest/message")),
-        (400, "marker [none] not found")
-    );
+    assert_eq!((answer.status, answer.at("/badRequest/message")), (400, "marker [none] not found"));
 }
 
 #[tokio::test]

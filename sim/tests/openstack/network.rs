@@ -11,10 +11,7 @@ async fn the_catalog_has_the_url_of_a_version_document() {
     let session = Session::start().await;
     let answer = session.get("/RegionOne/network").await;
     assert_eq!(answer.at("/versions/0/id"), "v2.0");
-    assert_eq!(
-        answer.at("/versions/0/links/0/href"),
-        format!("{}/RegionOne/network/v2.0/", session.base)
-    );
+    assert_eq!(answer.at("/versions/0/links/0/href"), format!("{}/RegionOne/network/v2.0/", session.base));
 }
 
 #[tokio::test]
@@ -36,26 +33,17 @@ async fn ports_have_the_real_fields() {
         assert_eq!(port[field], want, "{field}");
     }
     assert_eq!(port["fixed_ips"][0]["ip_address"], "10.0.0.2");
-    assert!(
-        port.get("trunk_details").is_none(),
-        "only parents of trunks have them"
-    );
+    assert!(port.get("trunk_details").is_none(), "only parents of trunks have them");
     let subnet = port["fixed_ips"][0]["subnet_id"].as_str().unwrap();
     let subnet = session.neutron(&format!("/subnets/{subnet}")).await;
-    assert_eq!(
-        (subnet.at("/subnet/cidr"), subnet.at("/subnet/gateway_ip")),
-        ("10.0.0.0/12", "10.0.0.1")
-    );
+    assert_eq!((subnet.at("/subnet/cidr"), subnet.at("/subnet/gateway_ip")), ("10.0.0.0/12", "10.0.0.1"));
     assert_eq!(subnet.json["subnet"]["network_id"], port["network_id"]);
 }
 
 #[tokio::test]
 async fn equal_filters_are_alternatives_and_fields_cut_the_answer() {
     let session = Session::start().await;
-    let servers = session
-        .cloud
-        .create_servers(4, &ServerSpec::named("n{i}"))
-        .unwrap();
+    let servers = session.cloud.create_servers(4, &ServerSpec::named("n{i}")).unwrap();
     let query = format!(
         "?device_id={}&device_id={}&fields=id&fields=device_id&fields=nonsense",
         servers[0], servers[2]
@@ -67,21 +55,11 @@ async fn equal_filters_are_alternatives_and_fields_cut_the_answer() {
     want.sort();
     assert_eq!(devices, want);
     assert_eq!(answer.json["ports"][0].as_object().unwrap().len(), 2);
-    let ports: Vec<String> = servers
-        .iter()
-        .flat_map(|server| session.cloud.server_ports(server))
-        .collect();
-    let by_id = session
-        .neutron(&format!("/ports?id={}&id={}&id=unknown", ports[0], ports[1]))
-        .await;
+    let ports: Vec<String> = servers.iter().flat_map(|server| session.cloud.server_ports(server)).collect();
+    let by_id = session.neutron(&format!("/ports?id={}&id={}&id=unknown", ports[0], ports[1])).await;
     assert_eq!(by_id.each("ports", "id").len(), 2);
-    let both = session
-        .neutron(&format!("/ports?id={}&device_id={}", ports[0], servers[1]))
-        .await;
-    assert!(
-        both.each("ports", "id").is_empty(),
-        "different filters all have to match"
-    );
+    let both = session.neutron(&format!("/ports?id={}&device_id={}", ports[0], servers[1])).await;
+    assert!(both.each("ports", "id").is_empty(), "different filters all have to match");
 }
 
 #[tokio::test]
@@ -137,16 +115,8 @@ async fn ports_are_filtered_by_every_kind_of_attribute() {
 async fn refuses_bad_queries_as_neutron_does() {
     let session = Session::start().await;
     for (query, class, message) in [
-        (
-            "nonsense=1",
-            "HTTPBadRequest",
-            "['nonsense'] is invalid attribute for filtering",
-        ),
-        (
-            "created_at=x",
-            "HTTPBadRequest",
-            "['created_at'] is invalid attribute for filtering",
-        ),
+        ("nonsense=1", "HTTPBadRequest", "['nonsense'] is invalid attribute for filtering"),
+        ("created_at=x", "HTTPBadRequest", "['created_at'] is invalid attribute for filtering"),
         (
             "limit=x",
             "BadRequest",
@@ -156,10 +126,7 @@ async fn refuses_bad_queries_as_neutron_does() {
         let answer = session.neutron(&format!("/ports?{query}")).await;
         assert_eq!(answer.status, 400, "{query}");
         assert_eq!(
-            (
-                answer.at("/NeutronError/type"),
-                answer.at("/NeutronError/message")
-            ),
+            (answer.at("/NeutronError/type"), answer.at("/NeutronError/message")),
             (class, message),
             "{query}"
         );
@@ -180,11 +147,7 @@ async fn unknown_objects_are_404() {
     ] {
         let request = session.request(method.clone(), &format!("/RegionOne/network/v2.0{path}"));
         let answer = Answer::of(request.send().await.unwrap()).await;
-        assert_eq!(
-            (answer.status, answer.at("/NeutronError/type")),
-            (status, class),
-            "{method} {path}"
-        );
+        assert_eq!((answer.status, answer.at("/NeutronError/type")), (status, class), "{method} {path}");
     }
 }
 
@@ -199,10 +162,7 @@ async fn an_empty_list_of_fields_selects_none() {
 #[tokio::test]
 async fn pages_are_walked_by_their_links() {
     let session = Session::start().await;
-    session
-        .cloud
-        .create_servers(7, &ServerSpec::named("n{i}"))
-        .unwrap();
+    session.cloud.create_servers(7, &ServerSpec::named("n{i}")).unwrap();
     let all = session.neutron("/ports?fields=id").await;
     assert!(all.json.get("ports_links").is_none(), "paged only when asked to");
     let mut url = "/RegionOne/network/v2.0/ports?limit=3&fields=id".to_owned();
@@ -212,9 +172,7 @@ async fn pages_are_walked_by_their_links() {
         seen.extend(page.each("ports", "id"));
         let links = page.json["ports_links"].as_array().unwrap().clone();
         let next = links.iter().find(|link| link["rel"] == "next");
-        url = next
-            .map(|link| link["href"].as_str().unwrap().to_owned())
-            .unwrap_or_default();
+        url = next.map(|link| link["href"].as_str().unwrap().to_owned()).unwrap_or_default();
     }
     assert_eq!(seen, all.each("ports", "id"));
 }
@@ -224,18 +182,12 @@ async fn trunks_list_their_sub_ports() {
     let session = Session::start().await;
     let server = session.cloud.create_server(&ServerSpec::named("n")).unwrap();
     let parent = session.cloud.server_ports(&server)[0].clone();
-    let sub = session
-        .cloud
-        .add_sub_port(&parent, 101, &PortSpec::on("private"))
-        .unwrap();
+    let sub = session.cloud.add_sub_port(&parent, 101, &PortSpec::on("private")).unwrap();
     let details = session.neutron(&format!("/ports/{parent}")).await.json["port"]["trunk_details"].clone();
     assert_eq!(details["sub_ports"][0]["port_id"], sub.as_str());
     assert_eq!(details["sub_ports"][0]["segmentation_id"], 101);
     let sub_port = session.neutron(&format!("/ports/{sub}")).await;
-    assert_eq!(
-        (sub_port.at("/port/device_owner"), sub_port.at("/port/device_id")),
-        ("trunk:subport", "")
-    );
+    assert_eq!((sub_port.at("/port/device_owner"), sub_port.at("/port/device_id")), ("trunk:subport", ""));
     session.cloud.delete_port(&sub).unwrap();
     let details = session.neutron(&format!("/ports/{parent}")).await.json["port"]["trunk_details"].clone();
     assert_eq!(details["sub_ports"], json!([]));
@@ -260,21 +212,13 @@ async fn a_port_changes_its_addresses_and_its_revision() {
     );
     let other = session.cloud.create_server(&ServerSpec::named("o")).unwrap();
     let other = session.cloud.server_ports(&other)[0].clone();
-    assert!(
-        session.cloud.update_port(&other, &patch("10.0.0.9")).is_err(),
-        "taken"
-    );
+    assert!(session.cloud.update_port(&other, &patch("10.0.0.9")).is_err(), "taken");
 }
 
 #[tokio::test]
 async fn refuses_a_request_line_beyond_the_front_ends_limit() {
     let session = Session::start().await;
-    let ids = |count: usize| {
-        (0..count)
-            .map(|n| format!("id={n:036}"))
-            .collect::<Vec<_>>()
-            .join("&")
-    };
+    let ids = |count: usize| (0..count).map(|n| format!("id={n:036}")).collect::<Vec<_>>().join("&");
     assert_eq!(session.neutron(&format!("/ports?{}", ids(150))).await.status, 200);
     let answer = session.neutron(&format!("/ports?{}", ids(220))).await;
     assert_eq!(answer.status, 414);
@@ -296,9 +240,6 @@ async fn networks_of_others_are_visible_if_shared_or_external() {
     let mut names = session.neutron("/networks").await.each("networks", "name");
     names.sort();
     assert_eq!(names, ["common", "private", "public"]);
-    let external = session
-        .neutron("/networks?router:external=true")
-        .await
-        .each("networks", "name");
+    let external = session.neutron("/networks?router:external=true").await.each("networks", "name");
     assert_eq!(external, ["public"]);
 }

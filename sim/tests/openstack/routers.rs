@@ -28,15 +28,11 @@ impl Ground {
 
     /// `PUT` of these routes on the router, or on a path below it.
     async fn put(&self, below: &str, routes: &[(&str, &str)], revision: Option<u64>) -> Answer {
-        let routes: Vec<Value> = routes
-            .iter()
-            .map(|(to, via)| json!({"destination": to, "nexthop": via}))
-            .collect();
+        let routes: Vec<Value> =
+            routes.iter().map(|(to, via)| json!({"destination": to, "nexthop": via})).collect();
         let path = format!("/RegionOne/network/v2.0/routers/{}{below}", self.router);
-        let mut request = self
-            .session
-            .request(Method::PUT, &path)
-            .json(&json!({"router": {"routes": routes}}));
+        let mut request =
+            self.session.request(Method::PUT, &path).json(&json!({"router": {"routes": routes}}));
         if let Some(revision) = revision {
             request = request.header("if-match", format!("revision_number={revision}"));
         }
@@ -70,12 +66,7 @@ async fn routes_are_added_and_removed_and_the_answer_has_all_of_them() {
     assert_eq!(added.status, 200, "{}", added.text);
     // An existing route is no error, and a second path to the same network is another route.
     let more = ground.add(&[one, ("10.244.1.0/24", "10.0.0.8")]).await;
-    assert_eq!(
-        more.json["router"]["routes"].as_array().unwrap().len(),
-        2,
-        "{}",
-        more.text
-    );
+    assert_eq!(more.json["router"]["routes"].as_array().unwrap().len(), 2, "{}", more.text);
     assert_eq!(ground.shown().await["routes"], more.json["router"]["routes"]);
     // Nor is a missing one.
     let removed = ground.remove(&[one, ("10.244.9.0/24", "10.0.0.7")]).await;
@@ -88,10 +79,7 @@ async fn the_whole_resulting_set_is_checked() {
     let ground = Ground::lay().await;
     let good = ("10.244.1.0/24", "10.0.0.7");
     for (bad, reason) in [
-        (
-            ("10.244.2.0/24", "192.0.2.77"),
-            "the nexthop is not connected with router",
-        ),
+        (("10.244.2.0/24", "192.0.2.77"), "the nexthop is not connected with router"),
         (("10.244.2.0/24", "10.0.0.1"), "the nexthop is used by router"),
     ] {
         for refused in [
@@ -102,10 +90,7 @@ async fn the_whole_resulting_set_is_checked() {
             assert_eq!(refused.at("/NeutronError/type"), "InvalidRoutes");
             let message = refused.at("/NeutronError/message");
             assert!(message.ends_with(reason), "{message}");
-            assert!(
-                message.contains("'10.244.1.0/24'"),
-                "all of them are repeated: {message}"
-            );
+            assert!(message.contains("'10.244.1.0/24'"), "all of them are repeated: {message}");
         }
         assert!(ground.table().is_empty(), "all or nothing");
     }
@@ -133,10 +118,7 @@ async fn a_quota_bounds_the_routes_of_one_router() {
     assert!(ground.table().is_empty(), "all or nothing");
     assert_eq!(ground.add(&routes[..2]).await.status, 200);
     assert_eq!(ground.add(&routes[2..]).await.status, 409);
-    let quota = ground
-        .session
-        .neutron(&format!("/quotas/{}", cloud.project_id()))
-        .await;
+    let quota = ground.session.neutron(&format!("/quotas/{}", cloud.project_id())).await;
     assert_eq!(quota.json["quota"]["router_route"], 2);
 }
 
@@ -158,16 +140,8 @@ async fn host_bits_and_repetitions_are_refused_where_the_list_is_written() {
     let odd = [("10.244.1.9/24", "10.0.0.7")];
     let refused = ground.put("", &odd, None).await;
     assert_eq!(refused.status, 400, "{}", refused.text);
-    assert!(
-        refused.text.contains("'10.244.1.0/24' is recommended"),
-        "{}",
-        refused.text
-    );
-    assert_eq!(
-        ground.add(&odd).await.status,
-        200,
-        "single ones are not looked at as closely"
-    );
+    assert!(refused.text.contains("'10.244.1.0/24' is recommended"), "{}", refused.text);
+    assert_eq!(ground.add(&odd).await.status, 200, "single ones are not looked at as closely");
     let twice = [("10.244.2.0/24", "10.0.0.7"); 2];
     assert_eq!(ground.put("", &twice, None).await.status, 400);
 }
@@ -178,10 +152,7 @@ async fn either_extension_can_be_missing() {
     let routes = [("10.244.1.0/24", "10.0.0.7")];
     let missing = |aliases: &[&str]| {
         let aliases = aliases.iter().map(|alias| (*alias).to_owned()).collect();
-        ground
-            .session
-            .cloud
-            .configure(|settings| settings.missing_extensions = aliases);
+        ground.session.cloud.configure(|settings| settings.missing_extensions = aliases);
     };
     missing(&["extraroute-atomic"]);
     for refused in [ground.add(&routes).await, ground.remove(&routes).await] {
@@ -191,10 +162,6 @@ async fn either_extension_can_be_missing() {
     missing(&["extraroute-atomic", "extraroute"]);
     let refused = ground.put("", &[], None).await;
     assert_eq!(refused.status, 400, "{}", refused.text);
-    assert!(
-        refused.text.contains("Unrecognized attribute(s) 'routes'"),
-        "{}",
-        refused.text
-    );
+    assert!(refused.text.contains("Unrecognized attribute(s) 'routes'"), "{}", refused.text);
     assert_eq!(ground.table().len(), 1);
 }

@@ -32,33 +32,22 @@ fn refusal(code: u16) -> Response<Body> {
 impl Server {
     fn answer(&mut self, request: &Request<Body>) -> Response<Body> {
         let shown = request.headers().get(header::AUTHORIZATION);
-        let shown = shown
-            .map(|shown| shown.to_str().unwrap().to_owned())
-            .unwrap_or_default();
+        let shown = shown.map(|shown| shown.to_str().unwrap().to_owned()).unwrap_or_default();
         let path = request.uri().path();
-        let asked = format!(
-            "{} {} {shown}",
-            request.method(),
-            path.rsplit('/').next().unwrap()
-        );
+        let asked = format!("{} {} {shown}", request.method(), path.rsplit('/').next().unwrap());
         *self.asked.entry(asked).or_default() += 1;
         if path.ends_with("/serviceaccounts") {
             self.account = true;
             return Response::new(Body::from(b"{}".to_vec()));
         }
         if !path.ends_with("/token") {
-            let number = shown
-                .strip_prefix("Bearer t")
-                .and_then(|number| number.parse::<u64>().ok());
+            let number = shown.strip_prefix("Bearer t").and_then(|number| number.parse::<u64>().ok());
             return match number {
                 Some(number) if number > self.revoked => Response::new(Body::from(b"{}".to_vec())),
                 _ => refusal(401),
             };
         }
-        assert_eq!(
-            path,
-            "/api/v1/namespaces/kube-system/serviceaccounts/node-controller/token"
-        );
+        assert_eq!(path, "/api/v1/namespaces/kube-system/serviceaccounts/node-controller/token");
         if let Some(code) = self.faults.pop() {
             return refusal(code);
         }
@@ -102,10 +91,7 @@ fn asked(server: &Mutex<Server>) -> Vec<(String, usize)> {
 }
 
 fn all(expected: &[(&str, usize)]) -> Vec<(String, usize)> {
-    expected
-        .iter()
-        .map(|(asked, times)| ((*asked).to_owned(), *times))
-        .collect()
+    expected.iter().map(|(asked, times)| ((*asked).to_owned(), *times)).collect()
 }
 
 #[tokio::test(start_paused = true)]
@@ -129,10 +115,7 @@ async fn a_token_is_replaced_when_a_fifth_of_its_life_is_left_while_it_is_used_o
     patch(&client).await.unwrap();
     sleep(Duration::from_secs(2879)).await;
     patch(&client).await.unwrap();
-    assert_eq!(
-        asked(&server),
-        all(&[("PATCH n Bearer t1", 2), ("POST token ", 1)])
-    );
+    assert_eq!(asked(&server), all(&[("PATCH n Bearer t1", 2), ("POST token ", 1)]));
     sleep(Duration::from_secs(2)).await;
     patch(&client).await.unwrap();
     sleep(Duration::from_secs(1)).await;
@@ -200,10 +183,7 @@ async fn what_passes_is_tried_four_times_and_a_failure_is_not_asked_for_by_every
     let (client, server) = stage();
     server.lock().faults = vec![500; 3];
     patch(&client).await.unwrap();
-    assert_eq!(
-        asked(&server),
-        all(&[("PATCH n Bearer t1", 1), ("POST token ", 4)])
-    );
+    assert_eq!(asked(&server), all(&[("PATCH n Bearer t1", 1), ("POST token ", 4)]));
 
     let (client, server) = stage();
     server.lock().faults = vec![500; 4];

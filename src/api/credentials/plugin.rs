@@ -78,9 +78,7 @@ pub(super) async fn run(config: &ExecConfig) -> Result<Given, String> {
     let pair = status.client_certificate_data.zip(status.client_key_data);
     let token = status.token.filter(|token| !token.is_empty());
     if token.is_none() && pair.is_none() {
-        return Err(format!(
-            "{plugin} printed neither a token nor a certificate with its key"
-        ));
+        return Err(format!("{plugin} printed neither a token nor a certificate with its key"));
     }
     Ok(Given {
         token,
@@ -154,14 +152,8 @@ mod tests {
             ("echo s3cret", "printed no ExecCredential (line 1"),
             (r#"echo '"s3cret"'"#, "printed no ExecCredential"),
             (r#"echo '{"kind": "s3cret"}'"#, "without a status"),
-            (
-                r#"echo '{"status": {"clientKeyData": "s3cret"}}'"#,
-                "neither a token nor a certificate",
-            ),
-            (
-                r#"echo '{"status": {"token": ["s3cret"]}}'"#,
-                "printed no ExecCredential",
-            ),
+            (r#"echo '{"status": {"clientKeyData": "s3cret"}}'"#, "neither a token nor a certificate"),
+            (r#"echo '{"status": {"token": ["s3cret"]}}'"#, "printed no ExecCredential"),
         ] {
             let error = problem(script).await;
             assert!(error.contains(words) && !error.contains("s3cret"), "{error}");

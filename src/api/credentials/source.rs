@@ -148,10 +148,9 @@ impl Source {
         match self {
             Self::File { flag, path, .. } => blame(flag, path, what),
             Self::Server(server) => format!("--master: cannot use {server}: {what}"),
-            Self::Pod { folder, .. } => format!(
-                "cannot use the service account of the pod ({}): {what}",
-                folder.display()
-            ),
+            Self::Pod { folder, .. } => {
+                format!("cannot use the service account of the pod ({}): {what}", folder.display())
+            }
         }
     }
 }
@@ -248,9 +247,7 @@ fn token(path: &Path) -> Result<String, String> {
 fn of_kubeconfig(kubeconfig: &Kubeconfig, server: Option<&str>) -> Result<Config, String> {
     let chosen = Chosen::of(kubeconfig)?;
     let mut cluster = ExecAuthCluster::try_from(chosen.cluster).map_err(|error| explain(&error))?;
-    let url = server
-        .or(cluster.server.as_deref())
-        .ok_or("its cluster has no server")?;
+    let url = server.or(cluster.server.as_deref()).ok_or("its cluster has no server")?;
     let authorities = cluster.certificate_authority_data.as_deref();
     let authorities = authorities.filter(|pem| !pem.trim_ascii().is_empty());
     let is_insecure = cluster.insecure_skip_tls_verify.unwrap_or_default();
@@ -336,18 +333,11 @@ struct Chosen<'a> {
 
 impl<'a> Chosen<'a> {
     fn of(kubeconfig: &'a Kubeconfig) -> Result<Self, String> {
-        let contexts = || {
-            kubeconfig
-                .contexts
-                .iter()
-                .map(|named| (&named.name, named.context.as_ref()))
-        };
+        let contexts = || kubeconfig.contexts.iter().map(|named| (&named.name, named.context.as_ref()));
         let name = kubeconfig.current_context.as_deref().unwrap_or_default();
         if name.is_empty() {
             let existing = existing(contexts());
-            return Err(format!(
-                "it has no current context; set current-context ({existing})"
-            ));
+            return Err(format!("it has no current context; set current-context ({existing})"));
         }
         let context = find(name, contexts()).map_err(|existing| {
             format!("context {name:?} does not exist; correct current-context ({existing})")

@@ -112,14 +112,8 @@ async fn what_a_kubeconfig_lacks_is_reported_with_what_exists() {
     let cluster = json!([{"name": "k", "cluster": {"server": "https://10.0.0.1"}}]);
     let user = json!([{"name": "u", "user": {"token": SECRET}}]);
     for (config, words) in [
-        (
-            json!({}),
-            "it has no current context; set current-context (none exists)",
-        ),
-        (
-            json!({"contexts": context}),
-            "set current-context (existing: here)",
-        ),
+        (json!({}), "it has no current context; set current-context (none exists)"),
+        (json!({"contexts": context}), "set current-context (existing: here)"),
         (
             json!({"current-context": "there", "contexts": context}),
             "context \"there\" does not exist; correct current-context (existing: here)",
@@ -191,32 +185,14 @@ async fn no_error_contains_a_secret() {
         (json!({"tokenFile": "empty"}), "no token in "),
         (json!({"tokenFile": "two"}), "its token is invalid"),
         (json!({"token": format!("{SECRET}\n")}), "its token is invalid"),
-        (
-            json!({"client-certificate": "missing", "client-key": "a.key"}),
-            "cannot read ",
-        ),
+        (json!({"client-certificate": "missing", "client-key": "a.key"}), "cannot read "),
         (json!({"client-certificate": "a.crt"}), "no client key"),
         (json!({"client-key": "a.key"}), "no client certificate"),
-        (
-            json!({"client-certificate": "a.crt", "client-key": "b.key"}),
-            "cannot use ",
-        ),
-        (
-            json!({"client-certificate": "noise", "client-key": "noise"}),
-            "cannot use ",
-        ),
-        (
-            json!({"client-certificate-data": SECRET, "client-key-data": SECRET}),
-            "cannot use ",
-        ),
-        (
-            json!({"exec": script(&format!("echo {SECRET}; exit 1"))}),
-            "failed (exit status: 1)",
-        ),
-        (
-            json!({"exec": script(&format!("echo {SECRET}"))}),
-            "printed no ExecCredential",
-        ),
+        (json!({"client-certificate": "a.crt", "client-key": "b.key"}), "cannot use "),
+        (json!({"client-certificate": "noise", "client-key": "noise"}), "cannot use "),
+        (json!({"client-certificate-data": SECRET, "client-key-data": SECRET}), "cannot use "),
+        (json!({"exec": script(&format!("echo {SECRET}; exit 1"))}), "failed (exit status: 1)"),
+        (json!({"exec": script(&format!("echo {SECRET}"))}), "printed no ExecCredential"),
         (
             json!({"exec": {"command": "sh", "apiVersion": "x", "interactiveMode": "Always"}}),
             "the plugin must run without a user",
@@ -229,10 +205,7 @@ async fn no_error_contains_a_secret() {
     assert!(error.contains("failed to load certificate authority"), "{error}");
     let proxy = json!({"proxy-url": format!("socks5://user:{SECRET}@proxy:1080")});
     let error = problem(folder.kubeconfig(proxy, &json!({}))).await;
-    assert!(
-        error.contains("its proxy-url is not the URL of an HTTP proxy"),
-        "{error}"
-    );
+    assert!(error.contains("its proxy-url is not the URL of an HTTP proxy"), "{error}");
 }
 
 #[test]
@@ -242,52 +215,26 @@ fn variables_name_the_proxy_for_the_server() {
     let proxy = |server: &str, variables: &[(&str, &str)]| {
         let environment = variables
             .iter()
-            .fold(Environment::default(), |all, (name, value)| {
-                all.with(*name, *value)
-            });
+            .fold(Environment::default(), |all, (name, value)| all.with(*name, *value));
         environment_proxy(&environment, &server.parse().unwrap())
             .map(|proxy| proxy.map(|url| url.to_string()))
     };
     let (server, with_secret) = ("https://api.example.org:6443", Some(format!("{secret}/")));
     for (server, variables, expected) in [
         (server, vec![("https_proxy", secret)], with_secret.clone()),
-        (
-            server,
-            vec![("HTTPS_PROXY", "proxy:3128")],
-            Some("http://proxy:3128/".to_owned()),
-        ),
+        (server, vec![("HTTPS_PROXY", "proxy:3128")], Some("http://proxy:3128/".to_owned())),
         (server, vec![("HTTP_PROXY", secret)], None),
-        (
-            "http://10.0.0.1",
-            vec![("HTTP_PROXY", secret)],
-            with_secret.clone(),
-        ),
-        (
-            server,
-            vec![("HTTPS_PROXY", secret), ("NO_PROXY", "proxy,10.0.0.0/8,")],
-            with_secret,
-        ),
-        (
-            server,
-            vec![("HTTPS_PROXY", secret), ("NO_PROXY", "*.example.org,")],
-            None,
-        ),
+        ("http://10.0.0.1", vec![("HTTP_PROXY", secret)], with_secret.clone()),
+        (server, vec![("HTTPS_PROXY", secret), ("NO_PROXY", "proxy,10.0.0.0/8,")], with_secret),
+        (server, vec![("HTTPS_PROXY", secret), ("NO_PROXY", "*.example.org,")], None),
         (
             "https://10.0.0.1",
             vec![("HTTPS_PROXY", "socks5://proxy"), ("no_proxy", "10.0.0.0/8")],
             None,
         ),
-        (
-            server,
-            vec![("HTTPS_PROXY", secret), ("NO_PROXY", "api.example.org:6443")],
-            None,
-        ),
+        (server, vec![("HTTPS_PROXY", secret), ("NO_PROXY", "api.example.org:6443")], None),
         ("https://127.0.0.1:6443", vec![("HTTPS_PROXY", secret)], None),
-        (
-            "https://10.96.0.1",
-            vec![("HTTPS_PROXY", secret), ("NO_PROXY", "*")],
-            None,
-        ),
+        ("https://10.96.0.1", vec![("HTTPS_PROXY", secret), ("NO_PROXY", "*")], None),
         ("https://[::1]:6443", vec![("HTTPS_PROXY", secret)], None),
     ] {
         assert_eq!(proxy(server, &variables), Ok(expected), "{server} {variables:?}");
@@ -297,10 +244,7 @@ fn variables_name_the_proxy_for_the_server() {
         format!("user:{SECRET} @proxy"),
     ] {
         let error = proxy(server, &[("HTTPS_PROXY", url.as_str())]).unwrap_err();
-        assert!(
-            error.starts_with("HTTPS_PROXY ") && !error.contains(SECRET),
-            "{error}"
-        );
+        assert!(error.starts_with("HTTPS_PROXY ") && !error.contains(SECRET), "{error}");
     }
 }
 
@@ -313,10 +257,7 @@ async fn the_master_replaces_the_server_of_the_kubeconfig() {
     assert_eq!(server_of(&credentials), "https://10.0.0.2:6443/");
     assert_eq!(token(&credentials).unwrap(), "t");
     let credentials = load(Source::Server("http://[::1]:8080".parse().unwrap())).await;
-    assert_eq!(
-        (server_of(&credentials).port_u16(), token(&credentials)),
-        (Some(8080), None)
-    );
+    assert_eq!((server_of(&credentials).port_u16(), token(&credentials)), (Some(8080), None));
 }
 
 #[tokio::test]
@@ -377,10 +318,7 @@ async fn authorities_are_followed_and_invalid_ones_are_not_applied() {
     let credentials = load(folder.kubeconfig(json!({"certificate-authority": "ca.crt"}), &json!({}))).await;
     let roots = || credentials.current().config.root_cert.clone().unwrap();
     let old = roots();
-    folder.write(
-        "ca.crt",
-        "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
-    );
+    folder.write("ca.crt", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n");
     sleep(INTERVAL * 2).await;
     assert_eq!(roots(), old);
     change(&credentials, || folder.write("ca.crt", &folder.read("new.crt"))).await;
@@ -392,15 +330,9 @@ async fn a_changed_kubeconfig_is_applied_unless_its_server_is_another() {
     let folder = Folder::new();
     let credentials = load(folder.kubeconfig(json!({}), &json!({"token": "first"}))).await;
     let server = server_of(&credentials);
-    folder.write_kubeconfig(
-        json!({"server": "https://10.9.9.9"}),
-        &json!({"token": "elsewhere"}),
-    );
+    folder.write_kubeconfig(json!({"server": "https://10.9.9.9"}), &json!({"token": "elsewhere"}));
     sleep(INTERVAL * 2).await;
-    assert_eq!(
-        (token(&credentials).unwrap(), server_of(&credentials)),
-        ("first".to_owned(), server)
-    );
+    assert_eq!((token(&credentials).unwrap(), server_of(&credentials)), ("first".to_owned(), server));
     folder.write("kubeconfig", "half of i");
     sleep(INTERVAL * 2).await;
     assert_eq!(token(&credentials).unwrap(), "first");
@@ -434,9 +366,7 @@ async fn a_plugin_runs_once_and_again_before_the_expiry_and_after_401() {
     folder.write("answer", &answer("first", Some(soon)));
     // A child process has a clock of its own, so that this one cannot be stopped.
     let source = folder.kubeconfig(json!({}), &plugin(&folder));
-    let credentials = Credentials::load_at(source, Duration::from_millis(50))
-        .await
-        .unwrap();
+    let credentials = Credentials::load_at(source, Duration::from_millis(50)).await.unwrap();
     assert_eq!((token(&credentials).unwrap(), runs()), ("first".to_owned(), 1));
     folder.write("answer", &answer("second", None));
     change(&credentials, || {}).await;
@@ -520,10 +450,6 @@ async fn what_a_pod_lacks_is_named() {
     folder.write("token", "t");
     assert!(problem(pod()).await.contains("ca.crt: No such file"));
     folder.write("ca.crt", "nothing");
-    assert!(
-        problem(pod())
-            .await
-            .contains("ca.crt contains no certificate in PEM form")
-    );
+    assert!(problem(pod()).await.contains("ca.crt contains no certificate in PEM form"));
     assert!(pod_server("a b", "443").is_err());
 }

@@ -89,9 +89,7 @@ async fn behind_relay(plane: &ControlPlane) -> (Relay, ApiServerConfig, TempDir)
 }
 
 async fn load(config: &ApiServerConfig, keepalive: Keepalive) -> ApiServer {
-    let mut server = ApiServer::load(config, "test", &Default::default())
-        .await
-        .unwrap();
+    let mut server = ApiServer::load(config, "test", &Default::default()).await.unwrap();
     server.keepalive = keepalive;
     server
 }
@@ -114,9 +112,7 @@ async fn sees(changes: &mut mpsc::UnboundedReceiver<Change>, name: &str) {
         }
         panic!("the informer has ended");
     };
-    timeout(LIMIT, found)
-        .await
-        .unwrap_or_else(|_| panic!("{name} is not seen"));
+    timeout(LIMIT, found).await.unwrap_or_else(|_| panic!("{name} is not seen"));
 }
 
 /// Silences the connection of an informer that is up to date; it must see what comes afterwards.
@@ -138,10 +134,7 @@ async fn reconnects(admin: &Client, relay: &Relay, config: &ApiServerConfig, pre
     join(admin, &after).await;
     sees(&mut changes, &after).await;
     let took = began.elapsed();
-    assert!(
-        relay.connections() > connections,
-        "{prefix}: it came through the silence"
-    );
+    assert!(relay.connections() > connections, "{prefix}: it came through the silence");
     assert!(took < Duration::from_secs(30), "{prefix}: {took:?}");
     stop.cancel();
     task.await.unwrap();
@@ -158,19 +151,14 @@ async fn a_watch_on_a_silent_connection_is_opened_again() {
         master: Some(format!("http://{}", plain.address()).parse().unwrap()),
         ..ApiServerConfig::default()
     };
-    tokio::join!(
-        reconnects(&admin, &tls, &secure, "tls"),
-        reconnects(&admin, &plain, &master, "plain"),
-    );
+    tokio::join!(reconnects(&admin, &tls, &secure, "tls"), reconnects(&admin, &plain, &master, "plain"),);
 }
 
 #[tokio::test]
 async fn an_idle_connection_that_died_as_well_is_not_used_again() {
     let plane = control_plane().await;
     let (tls, secure, folder) = behind_relay(plane).await;
-    let proxy = Proxy::start(plane.client().await.unwrap(), folder.path())
-        .await
-        .unwrap();
+    let proxy = Proxy::start(plane.client().await.unwrap(), folder.path()).await.unwrap();
     let plain = Relay::start(address(&proxy.url())).await.unwrap();
     let master = ApiServerConfig {
         master: Some(format!("http://{}", plain.address()).parse().unwrap()),
@@ -282,38 +270,25 @@ async fn proxy_server_name_and_credentials_of_a_kubeconfig_are_used() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let proxy = format!("http://user:p%40ss@{}", listener.local_addr().unwrap());
     let head = tokio::spawn(connect_proxy(listener));
-    get(kubeconfig(plane, folder.path(), &json!({"proxy-url": proxy})))
-        .await
-        .unwrap();
+    get(kubeconfig(plane, folder.path(), &json!({"proxy-url": proxy}))).await.unwrap();
     let head = head.await.unwrap();
     assert_eq!(head[0], format!("CONNECT {} HTTP/1.1", address(plane.server())));
-    let credentials = head
-        .iter()
-        .find_map(|line| line.strip_prefix("Proxy-Authorization: "));
+    let credentials = head.iter().find_map(|line| line.strip_prefix("Proxy-Authorization: "));
     assert_eq!(credentials, Some("Basic dXNlcjpwQHNz"), "{head:?}");
 
     let cluster = json!({"tls-server-name": "another.example"});
     let refused = get(kubeconfig(plane, folder.path(), &cluster)).await.unwrap_err();
     let refused = ccm_core::error::report(&refused);
-    assert!(
-        refused.contains("another.example") || refused.contains("NotValidForName"),
-        "{refused}"
-    );
+    assert!(refused.contains("another.example") || refused.contains("NotValidForName"), "{refused}");
 
-    let path = plane
-        .service_account_kubeconfig("default", "tokens")
-        .await
-        .unwrap();
+    let path = plane.service_account_kubeconfig("default", "tokens").await.unwrap();
     let token = ApiServerConfig {
         kubeconfig: Some(path),
         ..ApiServerConfig::default()
     };
     // Without its token it would be 401 or anonymous.
     let refused = get(token).await.unwrap_err().to_string();
-    assert!(
-        refused.contains("system:serviceaccount:default:tokens"),
-        "{refused}"
-    );
+    assert!(refused.contains("system:serviceaccount:default:tokens"), "{refused}");
 }
 
 #[tokio::test]

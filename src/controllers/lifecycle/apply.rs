@@ -165,8 +165,7 @@ impl Applier {
         }
         let announce = || {
             let message = format!("Deleting node {name} because it does not exist in the cloud provider");
-            self.recorder
-                .publish(read.reference(), EventType::Normal, "DeletingNode", &message);
+            self.recorder.publish(read.reference(), EventType::Normal, "DeletingNode", &message);
         };
         // A try that will probably fail again gets no event each time.
         if !self.forbidden.is_ongoing() && !failures.is_ongoing() {
@@ -188,11 +187,7 @@ impl Applier {
             }
             Ok(Written::Missing) => Outcome::Missing,
             Ok(Written::Changed) => {
-                debug!(
-                    controller = COMPONENT,
-                    node = name,
-                    "Node changed meanwhile, reading it again"
-                );
+                debug!(controller = COMPONENT, node = name, "Node changed meanwhile, reading it again");
                 Outcome::Changed
             }
             Err(error) if is_right_missing(&error) => self.forbidden(read, &error),
@@ -209,12 +204,7 @@ impl Applier {
         let name = node.view.name.as_str();
         let error = report(error);
         if !self.forbidden.begins(()) {
-            debug!(
-                controller = COMPONENT,
-                node = name,
-                error,
-                "Still not allowed to delete nodes"
-            );
+            debug!(controller = COMPONENT, node = name, error, "Still not allowed to delete nodes");
             return Outcome::Forbidden;
         }
         warn!(
@@ -256,12 +246,8 @@ impl Applier {
 
     fn publish_failure(&self, node: &NodeObject, why: &str) {
         let message = format!("Failed deleting node {}: {why}", node.view.name);
-        self.recorder.publish(
-            node.reference(),
-            EventType::Warning,
-            "DeletingNodeFailed",
-            &message,
-        );
+        self.recorder
+            .publish(node.reference(), EventType::Warning, "DeletingNodeFailed", &message);
     }
 
     /// Reads the node from the API server, together with the server's time.

@@ -176,9 +176,7 @@ pub(super) fn shutdowns(
     findings: &[Finding],
 ) -> Vec<(Arc<NodeObject>, NodeAction)> {
     let (key, effect) = SHUTDOWN_TAINT;
-    let known = findings
-        .iter()
-        .filter_map(|finding| not_ready.get(&finding.view.name));
+    let known = findings.iter().filter_map(|finding| not_ready.get(&finding.view.name));
     known
         .filter(|known| known.answer == Some(Answer::Off))
         .filter(|known| !known.tainting && !known.node.has_exact_taint(key, effect))

@@ -158,10 +158,7 @@ mod tests {
     fn without_ready_nodes_those_that_were_found_before_are_compared() {
         let nodes = [ours("a", "True")];
         let found = [ours("x", "Unknown"), node("nameless", "", "False")];
-        assert_eq!(
-            names(&comparison_nodes(&nodes, owns, found.iter(), 7)),
-            ["a", "x"]
-        );
+        assert_eq!(names(&comparison_nodes(&nodes, owns, found.iter(), 7)), ["a", "x"]);
         assert!(comparison_nodes(&[], owns, std::iter::empty(), 3).is_empty());
     }
 

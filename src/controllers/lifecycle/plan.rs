@@ -33,8 +33,7 @@ pub(crate) async fn plan(
     for node in nodes.iter() {
         let managed = is_managed(node, |id| cloud.owns(id));
         if managed && decide::is_recovered(node) {
-            plan.node(&node.view.name)
-                .act(&NodeAction::SetShutdownTaint(false));
+            plan.node(&node.view.name).act(&NodeAction::SetShutdownTaint(false));
         }
         not_ready.observe(node, managed, now);
     }

@@ -57,8 +57,7 @@ impl Reports {
     pub(super) fn publish(&self, new: &[(Arc<NodeObject>, BlockReason)], totals: &Totals, scope: &str) {
         for (node, reason) in new.iter().take(EVENTS) {
             let message = message(&node.view.name, *reason, totals, scope);
-            self.recorder
-                .publish(node.reference(), EventType::Warning, "DeletingNodeHeld", &message);
+            self.recorder.publish(node.reference(), EventType::Warning, "DeletingNodeHeld", &message);
         }
         let rest = new.len().saturating_sub(EVENTS);
         if rest > 0 {
@@ -75,10 +74,7 @@ impl Reports {
         let kind = reason.as_str();
         if nodes == 0 {
             if self.blocked.remove(&reason) {
-                info!(
-                    controller = COMPONENT,
-                    kind, "No node's deletion is blocked for this reason any more"
-                );
+                info!(controller = COMPONENT, kind, "No node's deletion is blocked for this reason any more");
             }
         } else if self.blocked.insert(reason) {
             warn!(
@@ -136,12 +132,7 @@ mod tests {
 
     #[test]
     fn an_event_names_the_reason_the_scope_and_the_advice() {
-        let text = message(
-            "n1",
-            BlockReason::NothingPresent,
-            &MANY,
-            "project \"web\" of https://keystone",
-        );
+        let text = message("n1", BlockReason::NothingPresent, &MANY, "project \"web\" of https://keystone");
         for part in [
             "n1",
             "project \"web\" of https://keystone",

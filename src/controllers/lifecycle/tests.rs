@@ -27,14 +27,9 @@ use NodeOutcome::{Deleted, Ignored, Kept, Tainted as GotTaint, Untainted};
 const OURS: &str = "fake://n";
 
 fn node(ready: Option<&str>, provider_id: &str, taints: &[(&str, &str)]) -> Arc<NodeObject> {
-    let taints: Vec<_> = taints
-        .iter()
-        .map(|(key, effect)| json!({"key": key, "effect": effect}))
-        .collect();
-    let conditions: Vec<_> = ready
-        .map(|status| json!({"type": "Ready", "status": status}))
-        .into_iter()
-        .collect();
+    let taints: Vec<_> = taints.iter().map(|(key, effect)| json!({"key": key, "effect": effect})).collect();
+    let conditions: Vec<_> =
+        ready.map(|status| json!({"type": "Ready", "status": status})).into_iter().collect();
     let node = json!({
         "metadata": {"name": "n", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"},
         "spec": {"providerID": provider_id, "taints": taints},
@@ -171,10 +166,5 @@ fn uninitialized_nodes_that_a_cloud_leaves_out_of_its_lists_are_not_deleted_all_
     let decision = brake.decide(proven, &totals, now);
     assert_eq!((decision.totals.missing, decision.totals.all), (100, 120));
     assert_eq!(decision.delete.len(), 1);
-    assert!(
-        decision
-            .blocked
-            .iter()
-            .all(|(_, reason)| *reason == BlockReason::Share)
-    );
+    assert!(decision.blocked.iter().all(|(_, reason)| *reason == BlockReason::Share));
 }

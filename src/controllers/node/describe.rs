@@ -50,9 +50,7 @@ pub(crate) fn batcher(cloud: Arc<dyn Cloud>, metrics: &ClientMetrics) -> Batcher
 async fn answer(cloud: &dyn Cloud, questions: Vec<Question>) -> Vec<Result<InstanceState>> {
     let newest = questions.iter().filter_map(|question| question.newer_than).max();
     let part = |fresh: bool| {
-        let of_part = questions
-            .iter()
-            .filter(|question| question.newer_than.is_some() == fresh);
+        let of_part = questions.iter().filter(|question| question.newer_than.is_some() == fresh);
         let views: Vec<_> = of_part.map(|question| &question.node).collect();
         let freshness = match newest {
             Some(instant) if fresh => Freshness::After(instant),

@@ -107,10 +107,7 @@ pub(crate) fn initialization(node: &NodeObject, instance: &Instance) -> Result<I
         None => Some(instance.provider_id.clone()),
     };
     if instance.addresses.is_empty() {
-        return Err(Problem::retried(
-            NO_ADDRESSES,
-            "its instance has no addresses yet",
-        ));
+        return Err(Problem::retried(NO_ADDRESSES, "its instance has no addresses yet"));
     }
     let addresses = only_provided(node, machine_addresses(node, instance)).map_err(|error| {
         let why = format!(
@@ -275,9 +272,7 @@ fn topology_labels(instance: &Instance) -> NewLabels {
 
 fn pair(keys: [&str; 2], value: Option<&str>) -> impl Iterator<Item = (String, String)> {
     let value = value.filter(|value| !value.is_empty());
-    keys.map(str::to_owned)
-        .into_iter()
-        .filter_map(move |key| Some((key, value?.to_owned())))
+    keys.map(str::to_owned).into_iter().filter_map(move |key| Some((key, value?.to_owned())))
 }
 
 /// Whether Kubernetes reserves the key: `kubernetes.io/..` or `k8s.io/..`, or below them.
@@ -285,11 +280,9 @@ fn is_reserved(key: &str) -> bool {
     let Some((prefix, _)) = key.split_once('/') else {
         return false;
     };
-    ["kubernetes.io", "k8s.io"].into_iter().any(|domain| {
-        prefix
-            .strip_suffix(domain)
-            .is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
-    })
+    ["kubernetes.io", "k8s.io"]
+        .into_iter()
+        .any(|domain| prefix.strip_suffix(domain).is_some_and(|rest| rest.is_empty() || rest.ends_with('.')))
 }
 
 #[cfg(test)]

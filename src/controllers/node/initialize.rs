@@ -65,12 +65,7 @@ impl NodeController {
         }
         // An earlier answer did not help: only a newer one can.
         let last = |attempt: &&Attempt| !attempt.is_outdated(node);
-        let newer_than = self
-            .attempts
-            .lock()
-            .get(name)
-            .filter(last)
-            .map(|last| last.answered);
+        let newer_than = self.attempts.lock().get(name).filter(last).map(|last| last.answered);
         let question = Question {
             node: Arc::clone(&node.view),
             newer_than,
@@ -91,18 +86,10 @@ impl NodeController {
         let written = self.writer.apply(node, &NodeAction::Initialize(desired)).await;
         let written = written.map_err(|error| Problem::retried("WriteFailed", report(&error)))?;
         if written != Written::Done {
-            debug!(
-                node = name,
-                "Another writer initialized, replaced or deleted the node"
-            );
+            debug!(node = name, "Another writer initialized, replaced or deleted the node");
             return Ok(());
         }
-        info!(
-            controller = COMPONENT,
-            node = name,
-            provider_id,
-            "Initialized node"
-        );
+        info!(controller = COMPONENT, node = name, provider_id, "Initialized node");
         let finished = (node.view.uid.clone(), Instant::now());
         self.finished.lock().insert(name.clone(), finished);
         increment(&self.metrics.initializations, "result", "success");
@@ -110,12 +97,8 @@ impl NodeController {
             self.metrics.taint_removal_delay.observe(age);
             self.metrics.initial_sync_delay.observe(age);
         }
-        self.recorder.publish(
-            node.reference(),
-            EventType::Normal,
-            "Synced",
-            "Node synced successfully",
-        );
+        self.recorder
+            .publish(node.reference(), EventType::Normal, "Synced", "Node synced successfully");
         Ok(())
     }
 
@@ -147,11 +130,7 @@ impl NodeController {
         let previous = self.attempts.lock().get(name).and_then(|attempt| attempt.reason);
         let expected = *reason == desired::NO_ADDRESSES && self.queue.failures(name) < EMPTY_ANSWERS;
         if expected {
-            debug!(
-                controller = COMPONENT,
-                node = name,
-                "Instance has no addresses yet"
-            );
+            debug!(controller = COMPONENT, node = name, "Instance has no addresses yet");
         } else {
             let (is_first, ended) = self.failing.failed(name, reason);
             warn_if_new!(
@@ -164,8 +143,7 @@ impl NodeController {
             );
             log_end(ended);
             if previous != Some(reason) {
-                self.recorder
-                    .publish(node.reference(), EventType::Warning, reason, message);
+                self.recorder.publish(node.reference(), EventType::Warning, reason, message);
             }
         }
         let reason = if expected { previous } else { Some(*reason) };
@@ -185,9 +163,6 @@ impl NodeController {
 /// Logs that no node fails for this reason any more.
 pub(super) fn log_end(kind: Option<&'static str>) {
     if let Some(kind) = kind {
-        info!(
-            controller = COMPONENT,
-            kind, "No node fails for this reason any more"
-        );
+        info!(controller = COMPONENT, kind, "No node fails for this reason any more");
     }
 }

@@ -96,9 +96,7 @@ fn actions(
     let difference = match desired::difference(node, instance, None, refresh_topology) {
         Ok(difference) => difference,
         Err(error) => {
-            findings.block(format!(
-                "provided node ip is not valid: {error}; the node is left unchanged"
-            ));
+            findings.block(format!("provided node ip is not valid: {error}; the node is left unchanged"));
             return Vec::new();
         }
     };

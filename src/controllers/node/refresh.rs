@@ -180,11 +180,7 @@ impl NodeController {
             }
             Ok(InstanceState::Unmanaged) => "unmanaged",
             Err(error) => {
-                debug!(
-                    node = node.view.name,
-                    error = error.report(),
-                    "Could not refresh node"
-                );
+                debug!(node = node.view.name, error = error.report(), "Could not refresh node");
                 pass.keep(&node.view.uid);
                 pass.fail(error.kind().as_str(), error.report());
                 "failed"
@@ -234,8 +230,7 @@ impl NodeController {
                  (--refresh-topology-labels changes them)",
                 label_text(labels)
             );
-            self.recorder
-                .publish(node.reference(), EventType::Warning, "TopologyChanged", &message);
+            self.recorder.publish(node.reference(), EventType::Warning, "TopologyChanged", &message);
         }
     }
 
@@ -258,13 +253,7 @@ impl NodeController {
         })?;
         if written == Written::Done {
             increment(&self.metrics.refreshes, "result", "changed");
-            info!(
-                controller = COMPONENT,
-                node = name,
-                addresses,
-                ?labels,
-                "Updated node from the cloud"
-            );
+            info!(controller = COMPONENT, node = name, addresses, ?labels, "Updated node from the cloud");
         }
         Ok(())
     }

@@ -85,10 +85,7 @@ fn one_guarded_patch_initializes_a_node() {
 #[test]
 fn a_node_without_labels_gets_the_map_only_if_it_still_has_none() {
     let patch = initialize(&json!(null));
-    assert_eq!(
-        patch[2],
-        json!({"op": "test", "path": "/metadata/labels", "value": null})
-    );
+    assert_eq!(patch[2], json!({"op": "test", "path": "/metadata/labels", "value": null}));
     assert_eq!(patch[3]["path"], "/metadata/labels");
 }
 
@@ -112,10 +109,7 @@ fn taints_are_set_as_a_whole_under_a_test_of_what_was_read() {
     }))
     .unwrap();
     assert_eq!(
-        body(&guarded(
-            &node,
-            vec![set_taints(&node.taints_with("ours", "NoSchedule"))]
-        )),
+        body(&guarded(&node, vec![set_taints(&node.taints_with("ours", "NoSchedule"))])),
         json!([
             {"op": "test", "path": "/metadata/uid", "value": "u1"},
             {"op": "test", "path": "/spec/taints", "value": [foreign]},
@@ -127,14 +121,8 @@ fn taints_are_set_as_a_whole_under_a_test_of_what_was_read() {
 #[test]
 fn a_node_without_taints_is_tested_for_having_none() {
     let node: NodeObject = serde_json::from_value(json!({"metadata": {"name": "n1", "uid": "u1"}})).unwrap();
-    let patch = body(&guarded(
-        &node,
-        vec![set_taints(&node.taints_with("ours", "NoSchedule"))],
-    ));
-    assert_eq!(
-        patch[1],
-        json!({"op": "test", "path": "/spec/taints", "value": null})
-    );
+    let patch = body(&guarded(&node, vec![set_taints(&node.taints_with("ours", "NoSchedule"))]));
+    assert_eq!(patch[1], json!({"op": "test", "path": "/spec/taints", "value": null}));
 }
 
 #[test]
@@ -145,8 +133,5 @@ fn the_patch_is_of_one_condition_of_one_node() {
     let condition = &text["status"]["conditions"][0];
     assert_eq!(condition["lastTransitionTime"], "2026-01-02T03:04:05Z");
     assert_eq!(condition["reason"], "RouteCreated");
-    assert_eq!(
-        condition_patch("u1", false, now)["status"]["conditions"][0]["status"],
-        "True"
-    );
+    assert_eq!(condition_patch("u1", false, now)["status"]["conditions"][0]["status"], "True");
 }

@@ -28,9 +28,7 @@ metrics! {
 impl RouteMetrics {
     pub(super) fn change(&self, change: &'static str, result: &ccm_core::Result<()>) {
         let result = result.as_ref().err().map_or("ok", |error| error.kind().as_str());
-        self.changes
-            .get_or_create(&[("change", change), ("result", result)])
-            .inc();
+        self.changes.get_or_create(&[("change", change), ("result", result)]).inc();
     }
 
     pub(super) fn show(&self, items: &[Item]) {

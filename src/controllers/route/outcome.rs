@@ -173,10 +173,7 @@ mod tests {
         let print = |change: &dyn Fn(&mut serde_json::Value)| fingerprint(&node(change), &hasher);
         let plain = print(&|_| {});
         assert!(plain.is_some());
-        assert_eq!(
-            print(&|node| node["status"]["images"] = json!([{"names": ["x"]}])),
-            plain
-        );
+        assert_eq!(print(&|node| node["status"]["images"] = json!([{"names": ["x"]}])), plain);
         assert_eq!(
             print(&|node| node["status"]["conditions"] = json!([{"type": "Ready", "status": "True"}])),
             plain

@@ -98,19 +98,11 @@ impl RouteController {
         } = self.retries.select(&plan.changes, Instant::now());
         let trying = Instant::now();
         let applied = if changes.is_empty() {
-            debug!(
-                controller = COMPONENT,
-                routes = desired.routes.len(),
-                "No route has to change"
-            );
+            debug!(controller = COMPONENT, routes = desired.routes.len(), "No route has to change");
             Applied::default()
         } else {
             for action in actions(desired, &changes, routes) {
-                debug!(
-                    controller = COMPONENT,
-                    change = action.change.what,
-                    "Changing routes"
-                );
+                debug!(controller = COMPONENT, change = action.change.what, "Changing routes");
             }
             let applied = routes.apply(&changes, priority).await;
             log_changes(&changes, &applied, trying.elapsed());
@@ -160,8 +152,7 @@ impl RouteController {
         if let Some(error) = full {
             self.retries.full(error, now);
         }
-        self.reports
-            .deletions(changes.delete.iter().zip(&applied.deleted));
+        self.reports.deletions(changes.delete.iter().zip(&applied.deleted));
         results
     }
 
@@ -188,13 +179,11 @@ impl RouteController {
     /// Writes the conditions that differ from whether all routes of a node exist.
     async fn write_conditions(&mut self, verdicts: Vec<(Arc<NodeObject>, bool)>) {
         self.written.retain(|_, (_, at)| at.elapsed() < STORE_LAG);
-        let due = verdicts
-            .into_iter()
-            .filter(|(node, available)| match self.written.get(&node.view.uid) {
-                // The store may not show the last write yet.
-                Some((written, _)) => written != available,
-                None => must_write(node.network, *available),
-            });
+        let due = verdicts.into_iter().filter(|(node, available)| match self.written.get(&node.view.uid) {
+            // The store may not show the last write yet.
+            Some((written, _)) => written != available,
+            None => must_write(node.network, *available),
+        });
         let due: Vec<_> = due.collect();
         let writer = &self.writer;
         let results: Vec<_> = stream::iter(due)
@@ -243,22 +232,9 @@ fn log_changes(changes: &Changes, applied: &Applied, elapsed: Duration) {
     let done = created + deleted + finished;
     let failed = changes.len().saturating_sub(done);
     if done > 0 {
-        info!(
-            controller = COMPONENT,
-            created,
-            deleted,
-            finished,
-            failed,
-            ?elapsed,
-            "Routes changed"
-        );
+        info!(controller = COMPONENT, created, deleted, finished, failed, ?elapsed, "Routes changed");
     } else {
-        debug!(
-            controller = COMPONENT,
-            failed,
-            ?elapsed,
-            "No route could be changed"
-        );
+        debug!(controller = COMPONENT, failed, ?elapsed, "No route could be changed");
     }
 }
 

@@ -143,10 +143,7 @@ fn collect(desired: &Desired, route_plan: &RoutePlan, nodes: &[Arc<NodeObject>],
     let mut waiting = HashMap::new();
     if let Some(over_limit) = &route_plan.over_limit {
         let limit = over_limit.limit;
-        let text = format!(
-            "the limit is {} routes in all; raise {}",
-            limit.routes, limit.raised_by
-        );
+        let text = format!("the limit is {} routes in all; raise {}", limit.routes, limit.raised_by);
         let full = Error::new(ErrorKind::QuotaExceeded, text);
         let routes = over_limit.routes.iter();
         waiting.extend(routes.map(|route| (Key::desired(route), full.clone())));
@@ -155,8 +152,7 @@ fn collect(desired: &Desired, route_plan: &RoutePlan, nodes: &[Arc<NodeObject>],
     for (item, pod_cidr) in items.iter().zip(&desired.pod_cidrs) {
         if let Outcome::Failed(error) = &item.outcome {
             let what = format!("no route is created: {}", error.report());
-            plan.route(pod_cidr.destination, Some(&pod_cidr.node.view.name))
-                .block(what);
+            plan.route(pod_cidr.destination, Some(&pod_cidr.node.view.name)).block(what);
         }
     }
     let have = nodes.iter().map(|node| (node.view.uid.as_str(), node.network));
@@ -164,8 +160,7 @@ fn collect(desired: &Desired, route_plan: &RoutePlan, nodes: &[Arc<NodeObject>],
     for (node, available) in verdicts(&items) {
         let have = have.get(node.view.uid.as_str());
         if have.is_some_and(|have| must_write(*have, available)) {
-            plan.node(&node.view.name)
-                .act(&NodeAction::SetNetworkAvailable(available));
+            plan.node(&node.view.name).act(&NodeAction::SetNetworkAvailable(available));
         }
     }
 }

@@ -120,14 +120,8 @@ impl Reports {
         let object = events::reference("v1", "Node", None, view.name.clone(), Some(view.uid.clone()));
         let took = if item.tried { took } else { Duration::ZERO };
         let message = message(item, error, took, more);
-        self.recorder
-            .publish(object, EventType::Warning, FAILED, &message);
-        debug!(
-            controller = COMPONENT,
-            node = view.name,
-            message,
-            "A node has no route"
-        );
+        self.recorder.publish(object, EventType::Warning, FAILED, &message);
+        debug!(controller = COMPONENT, node = view.name, message, "A node has no route");
     }
 
     /// The outcome of routes that were to be deleted.

@@ -40,10 +40,7 @@ impl Key {
 
     /// The key of a desired route.
     pub(super) fn desired(route: &DesiredRoute) -> Self {
-        Self::Desired(
-            route.node.view.uid.clone(),
-            format!("{} {}", route.destination, route.next_hop),
-        )
+        Self::Desired(route.node.view.uid.clone(), format!("{} {}", route.destination, route.next_hop))
     }
 }
 
@@ -283,10 +280,7 @@ mod tests {
         // A route that is deleted frees space in the same pass.
         assert_eq!(retries.select(&plan(&[7], &[1, 2]), now).changes.len(), 3);
         assert_eq!(retries.due(), Some(now + FULL));
-        assert_eq!(
-            retries.select(&plan(&[], &[1]), now + FULL).changes.create.len(),
-            1
-        );
+        assert_eq!(retries.select(&plan(&[], &[1]), now + FULL).changes.create.len(), 1);
         retries.full(&error(ErrorKind::QuotaExceeded), now);
         retries.done(&Key::delete(&observed(7)));
         assert!(!retries.is_full());
@@ -312,15 +306,9 @@ mod tests {
         let mut retries = PendingRetries::default();
         let batch = retries.select(&plan(&all, &all), now);
         assert!(batch.more);
-        assert_eq!(
-            (batch.changes.delete.len(), batch.changes.create.len()),
-            (BATCH, BATCH)
-        );
+        assert_eq!((batch.changes.delete.len(), batch.changes.create.len()), (BATCH, BATCH));
         for (old, new) in batch.changes.delete.iter().zip(&batch.changes.create) {
-            assert_eq!(
-                old.destination, new.destination,
-                "the old path is deleted in the same pass"
-            );
+            assert_eq!(old.destination, new.destination, "the old path is deleted in the same pass");
         }
         assert!(!retries.select(&plan(&[], &all[..BATCH]), now).more);
     }

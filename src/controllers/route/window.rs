@@ -56,10 +56,7 @@ mod tests {
         for i in 1..100 {
             window.add(start + Duration::from_millis(50 * i));
         }
-        assert_eq!(
-            window.due(),
-            Some(start + Duration::from_millis(50 * 99) + BURST_QUIET)
-        );
+        assert_eq!(window.due(), Some(start + Duration::from_millis(50 * 99) + BURST_QUIET));
         for i in 1..1000 {
             window.add(start + Duration::from_millis(50 * i));
         }

@@ -42,10 +42,7 @@ impl ServiceController {
             }
             let now = Instant::now();
             if drift.is_some_and(|due| due <= now) {
-                debug!(
-                    controller = COMPONENT,
-                    "Comparing all load balancers with the cloud"
-                );
+                debug!(controller = COMPONENT, "Comparing all load balancers with the cloud");
                 self.change(Change::Drift);
                 drift = next_time(self.config.drift_period);
             }
@@ -132,10 +129,7 @@ impl ServiceController {
                 Output::Event(event) => self.events.publish(&event),
                 Output::ProviderEvent(event) => self.events.publish_for_provider(&event),
                 Output::FollowNodes { parts } => {
-                    info!(
-                        controller = COMPONENT,
-                        parts, "Load balancers follow changed nodes"
-                    );
+                    info!(controller = COMPONENT, parts, "Load balancers follow changed nodes");
                 }
                 Output::NodesFollowed(took) => self.metrics.node_latency.observe(took.as_secs_f64()),
                 Output::Orphans(orphans) => {

@@ -171,9 +171,7 @@ impl Reported {
         if !matches!(report.state, PartState::Done) {
             return outputs;
         }
-        reports
-            .events
-            .retain(|event| present().any(|present| present == event));
+        reports.events.retain(|event| present().any(|present| present == event));
         let is_about = |blocked: &&Blocked| blocked.service.as_ref().is_none_or(|service| service == id);
         let blocked = report.blocked.iter().filter(is_about);
         let blocked = blocked.map(ToString::to_string).collect::<Vec<_>>().join("; ");
@@ -299,41 +297,27 @@ impl EventReporter {
             |orphan: &OrphanPart| format!("{}: {}", orphan.what, orphans::consequence(orphan, deletes));
         let texts: Vec<_> = orphans.iter().map(text).collect();
         for text in &texts {
-            warn!(
-                controller = COMPONENT,
-                orphan = text,
-                "Its Service does not exist"
-            );
+            warn!(controller = COMPONENT, orphan = text, "Its Service does not exist");
         }
         let objects = match texts.len() {
             1 => "1 object".to_owned(),
             number => format!("{number} objects"),
         };
         let first: Vec<_> = texts.iter().take(ORPHANS).map(String::as_str).collect();
-        let mut message = format!(
-            "{objects} in the cloud of Services that do not exist: {}",
-            first.join("; ")
-        );
+        let mut message =
+            format!("{objects} in the cloud of Services that do not exist: {}", first.join("; "));
         let more = texts.len().saturating_sub(ORPHANS);
         if more > 0 {
             message.push_str(&format!("; and {more} more (see /statusz)"));
         }
         let object = self.process.clone();
-        self.recorder
-            .publish(object, EventType::Warning, "OrphanedLoadBalancers", &message);
+        self.recorder.publish(object, EventType::Warning, "OrphanedLoadBalancers", &message);
     }
 
     /// Logs that something fails: as a warning if it is the first to fail in this way.
     pub(super) fn failed(&self, what: &str, kind: &'static str, error: &str) {
         let (is_first, ended) = self.failing.failed(what, kind);
-        warn_if_new!(
-            is_first,
-            controller = COMPONENT,
-            what,
-            kind,
-            error,
-            "Load balancer work failed"
-        );
+        warn_if_new!(is_first, controller = COMPONENT, what, kind, error, "Load balancer work failed");
         log_end(ended);
     }
 
@@ -356,10 +340,7 @@ fn publish(recorder: &Recorder, event: &ServiceEvent) {
 
 fn log_end(kind: Option<&'static str>) {
     if let Some(kind) = kind {
-        info!(
-            controller = COMPONENT,
-            kind, "No load balancer work fails for this reason any more"
-        );
+        info!(controller = COMPONENT, kind, "No load balancer work fails for this reason any more");
     }
 }
 

@@ -44,9 +44,7 @@ impl ServiceMetrics {
             Cause::Drift => "drift",
             Cause::Service => "service",
         };
-        self.passes
-            .get_or_create(&[("cause", label)])
-            .observe(took.as_secs_f64());
+        self.passes.get_or_create(&[("cause", label)]).observe(took.as_secs_f64());
         if status != PartStatus::Parked {
             self.syncs.inc();
         }

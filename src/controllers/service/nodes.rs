@@ -97,9 +97,7 @@ impl Nodes {
     /// All nodes.
     pub(super) fn set(&mut self) -> NodeSet {
         let nodes = &self.nodes;
-        self.set
-            .get_or_insert_with(|| nodes.values().cloned().collect())
-            .clone()
+        self.set.get_or_insert_with(|| nodes.values().cloned().collect()).clone()
     }
 
     /// When load balancers should follow the last changes.

@@ -114,9 +114,7 @@ impl Orphans {
     /// When the next discovery is due for them.
     pub(super) fn due(&self) -> Option<Instant> {
         let unreported = self.known.values().filter(|known| !known.is_reported);
-        let report = unreported
-            .map(|known| known.since + self.config.report_after)
-            .min();
+        let report = unreported.map(|known| known.since + self.config.report_after).min();
         let delete = self.next_deletion().map(|(due, _)| due);
         report.into_iter().chain(delete).min()
     }
@@ -129,9 +127,7 @@ impl Orphans {
         if !self.config.delete {
             return None;
         }
-        let waiting = self
-            .deletable()
-            .filter(|(orphan, _)| !self.permitted.contains(&orphan.part));
+        let waiting = self.deletable().filter(|(orphan, _)| !self.permitted.contains(&orphan.part));
         let (orphan, known) = waiting.min_by_key(|(_, known)| known.since)?;
         let due = known.since + self.config.delete_after;
         let braked = self.last_permitted.filter(|_| self.is_braking);

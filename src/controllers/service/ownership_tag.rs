@@ -64,10 +64,7 @@ async fn find(api: &Api<Namespace>, sender: &watch::Sender<Option<OwnershipTag>>
             Ok(namespace) => match namespace.metadata.uid {
                 Some(uid) => {
                     if reported {
-                        info!(
-                            controller = COMPONENT,
-                            uid, "The ownership tag of the cluster is known"
-                        );
+                        info!(controller = COMPONENT, uid, "The ownership tag of the cluster is known");
                     }
                     sender.send_replace(Some(OwnershipTag::Known(ClusterTag::of(&uid))));
                     return;
@@ -88,10 +85,7 @@ async fn find(api: &Api<Namespace>, sender: &watch::Sender<Option<OwnershipTag>>
                  the namespace. The program asks again"
             );
         } else {
-            debug!(
-                controller = COMPONENT,
-                error, "The ownership tag of the cluster is still unknown"
-            );
+            debug!(controller = COMPONENT, error, "The ownership tag of the cluster is still unknown");
         }
         if refused {
             sender.send_replace(Some(OwnershipTag::Unknown));

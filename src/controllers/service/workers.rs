@@ -93,8 +93,7 @@ impl ServiceController {
             (Some(failure), _) if failure.is_not_leader() => {}
             (Some(failure), _) => {
                 increment(&self.metrics.retries, "reason", failure.label());
-                self.events
-                    .failed(name.as_str(), failure.label(), &failure.text());
+                self.events.failed(name.as_str(), failure.label(), &failure.text());
             }
             (None, PartState::Parked { why, .. }) => {
                 debug!(controller = COMPONENT, part = %name, why, "Waiting for the cloud");
@@ -155,9 +154,7 @@ impl ServiceController {
             body["metadata"]["resourceVersion"] = json!(object.meta.resource_version);
         }
         let body = Patch::Strategic(body);
-        let result = api
-            .patch_status(&view.id.name, &PatchParams::default(), &body)
-            .await;
+        let result = api.patch_status(&view.id.name, &PatchParams::default(), &body).await;
         let (label, end) = match &result {
             Err(error) if is_not_found(error) => {
                 increment(&self.metrics.writes, "result", "gone");

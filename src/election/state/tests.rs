@@ -69,11 +69,7 @@ fn another_holder_is_waited_for_since_its_last_renewal_that_was_observed() {
     ] {
         let mut state = state();
         let start = Instant::now();
-        assert_eq!(
-            taken_after(&mut state, &held_by("other", renewed), start),
-            Some(15),
-            "{renewed}"
-        );
+        assert_eq!(taken_after(&mut state, &held_by("other", renewed), start), Some(15), "{renewed}");
     }
     // A renewal restarts the wait, also one that has an older time.
     let mut state = state();
@@ -142,10 +138,7 @@ fn a_leader_reads_a_lease_that_another_process_has_written() {
         panic!("not taken again")
     };
     assert_eq!(again.transitions(), 4);
-    assert!(matches!(
-        leader().observe(None, now, clock()),
-        Some(Step::Create(_))
-    ));
+    assert!(matches!(leader().observe(None, now, clock()), Some(Step::Create(_))));
 }
 
 #[test]

@@ -25,10 +25,7 @@ fn help_has_the_status_of_every_flag() {
 
 #[test]
 fn every_default_is_well_formed_and_recognised() {
-    for row in ALL
-        .iter()
-        .filter(|row| row.is_accepted_only() && !row.def.default.is_empty())
-    {
+    for row in ALL.iter().filter(|row| row.is_accepted_only() && !row.def.default.is_empty()) {
         let values = [row.def.default.to_owned()];
         assert_eq!(row.def.check(&values), Ok(()));
         assert!(row.def.is_default(&values), "--{}", row.def.name);

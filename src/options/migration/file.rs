@@ -140,15 +140,11 @@ impl FileReader<'_> {
             }
         };
         if items.is_empty() {
-            self.warn(
-                0,
-                "there are no controllerLeaders, so that no controller is migrated",
-            );
+            self.warn(0, "there are no controllerLeaders, so that no controller is migrated");
         }
         let mut seen = BTreeMap::new();
         let read = items.iter().enumerate();
-        read.filter_map(|(number, item)| self.leader(number, item, &mut seen))
-            .collect()
+        read.filter_map(|(number, item)| self.leader(number, item, &mut seen)).collect()
     }
 
     /// `seen`: whether this program runs the controllers that were read, and their lines.

@@ -52,11 +52,8 @@ fn the_manifest_of_an_installer_starts_as_it_is() {
         "--controllers=*,-service",
         "-v=2",
     ]);
-    let about: Vec<_> = config
-        .warnings
-        .iter()
-        .map(|warning| warning.split(['=', ' ']).next().unwrap())
-        .collect();
+    let about: Vec<_> =
+        config.warnings.iter().map(|warning| warning.split(['=', ' ']).next().unwrap()).collect();
     assert_eq!(about, ["--allocate-node-cidrs",], "{:?}", config.warnings);
     let serving = config.serving.unwrap();
     assert!(serving.access.open_paths.contains(&"/metrics".to_owned()));
@@ -69,10 +66,7 @@ fn a_list_of_controllers_starts_as_it_is() {
     assert!(config.controllers.is_enabled("cloud-node-controller"));
     assert!(!config.controllers.is_enabled("cloud-node-lifecycle-controller"));
     assert_eq!(config.warnings, [""; 0]);
-    assert_eq!(
-        warnings(&["--controllers=cloud-node,cloud-node-lifecycle,route,service"]),
-        [""; 0]
-    );
+    assert_eq!(warnings(&["--controllers=cloud-node,cloud-node-lifecycle,route,service"]), [""; 0]);
 }
 
 #[test]
@@ -89,10 +83,7 @@ fn flags_of_routes_do_what_they_do_elsewhere() {
     assert_eq!(given.route.period, Some(Duration::from_secs(10)));
     assert_eq!(given.warnings, [""; 0]);
     // Without routes it has no effect.
-    assert_eq!(
-        warnings(&["--cluster-cidr=junk", "--configure-cloud-routes=false"]),
-        [""; 0]
-    );
+    assert_eq!(warnings(&["--cluster-cidr=junk", "--configure-cloud-routes=false"]), [""; 0]);
     let text = "--cluster-cidr \"junk\" is not a network; write it as 10.244.0.0/16; no routes are created";
     assert_eq!(warnings(&["--cluster-cidr=junk"]), [text]);
     assert_eq!(warnings(&["--cluster-cidr=10.0.0.0/8, fd00::/48"]), [""; 0]);
@@ -109,10 +100,7 @@ fn what_would_endanger_is_refused() {
         ("--webhooks=*", "there are no webhooks"),
         ("--webhooks=a", "\"a\" is not in the list of known webhooks"),
         ("--webhooks=-a", "\"a\" is not in the list of known webhooks"),
-        (
-            "--feature-gates=CloudControllerManagerWebhook=true",
-            "this version has no webhooks",
-        ),
+        ("--feature-gates=CloudControllerManagerWebhook=true", "this version has no webhooks"),
     ] {
         let error = refusal(word);
         assert!(error.contains(part), "{word}: {error}");
@@ -162,10 +150,7 @@ fn what_has_no_effect_is_accepted_with_a_warning() {
         ("--requestheader-group-headers=a", "has no effect: "),
         ("--requestheader-uid-headers=X-Remote-Uid", "has no effect: "),
         ("--requestheader-extra-headers-prefix=a", "has no effect: "),
-        (
-            "--leader-migration-config=/a",
-            "has no effect without --enable-leader-migration",
-        ),
+        ("--leader-migration-config=/a", "has no effect without --enable-leader-migration"),
         ("--webhook-bind-address=127.0.0.1", "has no effect yet: "),
         ("--webhook-tls-curve-preferences=29", "has no effect yet: "),
         ("--tls-min-version=VersionTLS10", "TLS 1.2 is the oldest"),
@@ -188,10 +173,7 @@ fn deprecated_flags_are_accepted_with_a_warning() {
         let warnings = warnings(&[word]);
         assert_eq!(warnings.len(), 1, "{word}: {warnings:?}");
         let flag = word.split('=').next().unwrap();
-        assert!(
-            warnings[0].starts_with(&format!("deprecated: {flag}: ")),
-            "{word}: {warnings:?}"
-        );
+        assert!(warnings[0].starts_with(&format!("deprecated: {flag}: ")), "{word}: {warnings:?}");
     }
 }
 
@@ -214,10 +196,7 @@ fn values_of_flags_without_effect_must_be_well_formed() {
         let flag = word.split('=').next().unwrap();
         assert!(error.starts_with(flag), "{word}: {error}");
     }
-    assert_eq!(
-        errors(&[&["--cloud-provider=acme"], &words[..]].concat()).len(),
-        words.len()
-    );
+    assert_eq!(errors(&[&["--cloud-provider=acme"], &words[..]].concat()).len(), words.len());
 }
 
 #[test]

@@ -24,10 +24,7 @@ fn read(text: &str) -> Config {
 fn problems(text: &str) -> Vec<String> {
     let (folder, file) = with_file(text);
     let words = ["--cloud-provider=acme", "--enable-leader-migration", &file];
-    let before = format!(
-        "--leader-migration-config: {}/migration.yaml",
-        folder.path().display()
-    );
+    let before = format!("--leader-migration-config: {}/migration.yaml", folder.path().display());
     errors(&words)
         .iter()
         .map(|error| error.strip_prefix(&before).unwrap_or(error).to_owned())
@@ -40,9 +37,7 @@ fn leases(config: &Config) -> (Option<&str>, Vec<&str>, Vec<(&str, &str)>) {
     (
         migration.map(|migration| migration.lease.as_str()),
         config.controllers.migrated.iter().copied().collect(),
-        elsewhere
-            .map(|(name, component)| (*name, component.as_str()))
-            .collect(),
+        elsewhere.map(|(name, component)| (*name, component.as_str())).collect(),
     )
 }
 
@@ -56,10 +51,7 @@ const THREE: [&str; 3] = [
 fn without_a_file_three_controllers_run_under_the_lease_that_other_managers_know() {
     let config = config(&["--enable-leader-migration"]);
     assert_eq!(config.warnings, [""; 0]);
-    assert_eq!(
-        leases(&config),
-        (Some("cloud-provider-extraction-migration"), THREE.into(), vec![])
-    );
+    assert_eq!(leases(&config), (Some("cloud-provider-extraction-migration"), THREE.into(), vec![]));
 }
 
 #[test]
@@ -77,31 +69,18 @@ fn files_of_other_managers_are_read_as_they_are() {
              - name: cloud-node-lifecycle-controller\n    component: \"*\"\n"
         ));
         assert_eq!(config.warnings, [""; 0], "{version}");
-        assert_eq!(
-            leases(&config),
-            (Some("migration"), THREE.into(), vec![]),
-            "{version}"
-        );
+        assert_eq!(leases(&config), (Some("migration"), THREE.into(), vec![]), "{version}");
     }
     let json = r#"{"apiVersion": "controllermanager.config.k8s.io/v1", "kind": "LeaderMigrationConfiguration",
         "leaderName": "m", "controllerLeaders": [{"name": "service", "component": "*"}]}"#;
-    assert_eq!(
-        leases(&read(json)),
-        (Some("m"), vec!["service-lb-controller"], vec![])
-    );
+    assert_eq!(leases(&read(json)), (Some("m"), vec!["service-lb-controller"], vec![]));
 }
 
 #[test]
 fn a_controller_may_have_each_of_its_names() {
     for (names, controller) in [
-        (
-            &["service-lb-controller", "service", "service-controller"][..],
-            "service-lb-controller",
-        ),
-        (
-            &["node-route-controller", "route", "route-controller"],
-            "node-route-controller",
-        ),
+        (&["service-lb-controller", "service", "service-controller"][..], "service-lb-controller"),
+        (&["node-route-controller", "route", "route-controller"], "node-route-controller"),
         (&["cloud-node-controller", "cloud-node"], "cloud-node-controller"),
         (
             &["cloud-node-lifecycle-controller", "cloud-node-lifecycle"],
@@ -109,21 +88,14 @@ fn a_controller_may_have_each_of_its_names() {
         ),
     ] {
         for name in names {
-            let config = read(&format!(
-                "{V1}leaderName: m\ncontrollerLeaders: [{{name: {name}, component: '*'}}]"
-            ));
+            let config =
+                read(&format!("{V1}leaderName: m\ncontrollerLeaders: [{{name: {name}, component: '*'}}]"));
             assert_eq!(leases(&config).1, [controller], "{name}");
             assert!(config.controllers.is_enabled(controller));
         }
         // By all of them at once, for managers that know only one each.
-        let leaders: Vec<_> = names
-            .iter()
-            .map(|name| format!("{{name: {name}, component: '*'}}"))
-            .collect();
-        let config = read(&format!(
-            "{V1}leaderName: m\ncontrollerLeaders: [{}]",
-            leaders.join(", ")
-        ));
+        let leaders: Vec<_> = names.iter().map(|name| format!("{{name: {name}, component: '*'}}")).collect();
+        let config = read(&format!("{V1}leaderName: m\ncontrollerLeaders: [{}]", leaders.join(", ")));
         assert_eq!(leases(&config).1, [controller]);
     }
 }
@@ -166,14 +138,8 @@ fn controllers_of_other_managers_get_a_warning() {
         "serviceaccount-token-controller",
         "nodeipam",
     ];
-    let leaders: Vec<_> = names
-        .iter()
-        .map(|name| format!("- name: {name}\n  component: '*'\n"))
-        .collect();
-    let config = read(&format!(
-        "{V1}leaderName: m\ncontrollerLeaders:\n{}",
-        leaders.concat()
-    ));
+    let leaders: Vec<_> = names.iter().map(|name| format!("- name: {name}\n  component: '*'\n")).collect();
+    let config = read(&format!("{V1}leaderName: m\ncontrollerLeaders:\n{}", leaders.concat()));
     assert_eq!(config.warnings.len(), names.len(), "{:?}", config.warnings);
     assert!(
         config.warnings[0].ends_with(
@@ -243,10 +209,7 @@ fn other_files_are_refused() {
         ("leaderName:\n", "leaderName is empty"),
     ] {
         let problems = problems(text);
-        assert!(
-            problems.iter().any(|problem| problem.contains(part)),
-            "{text:?}: {problems:?}"
-        );
+        assert!(problems.iter().any(|problem| problem.contains(part)), "{text:?}: {problems:?}");
     }
     let missing = errors(&[
         "--cloud-provider=acme",
@@ -265,10 +228,7 @@ fn a_migration_needs_two_leases() {
     let error =
         |words: &[&str]| errors(&[&["--cloud-provider=acme", "--enable-leader-migration"], words].concat());
     let without = error(&["--leader-elect=false"]);
-    assert!(
-        without[0].contains("leave --leader-elect=false out"),
-        "{without:?}"
-    );
+    assert!(without[0].contains("leave --leader-elect=false out"), "{without:?}");
     let one = error(&["--leader-elect-resource-name=cloud-provider-extraction-migration"]);
     assert!(one[0].contains("there must be two Leases"), "{one:?}");
 }

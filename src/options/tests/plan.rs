@@ -16,11 +16,7 @@ fn the_word_may_stand_anywhere_among_the_flags_of_a_manifest() {
         &["--cloud-provider", "acme", "--leader-elect=true", "plan"],
     ] {
         let request = plan(words);
-        assert_eq!(
-            (request.service, request.output),
-            (None, OutputFormat::Text),
-            "{words:?}"
-        );
+        assert_eq!((request.service, request.output), (None, OutputFormat::Text), "{words:?}");
     }
     let request = plan(&["plan", "--cloud-provider=acme", "--service", "a/b", "-o", "json"]);
     assert_eq!(request.service, Some(("a".to_owned(), "b".to_owned())));

@@ -64,11 +64,7 @@ fn values_of_the_chosen_providers_flags_arrive() {
     assert_eq!(config.flags.number(&NUMBER), 7);
     assert_eq!(config.flags.number(&SHARED), 24);
     assert!(config.flags.boolean(&ACCEPTED));
-    assert!(
-        config.warnings.is_empty(),
-        "it has an effect: {:?}",
-        config.warnings
-    );
+    assert!(config.warnings.is_empty(), "it has an effect: {:?}", config.warnings);
     let shown = |config: &Config, flag: &str| config.values.iter().any(|(name, _)| name == flag);
     assert!(shown(&config, "eta-number") && shown(&config, "mask-size"));
     let config = read("acme", &["--allocate-node-cidrs"]).unwrap();
@@ -146,8 +142,5 @@ fn a_provider_may_not_define_a_flag_of_the_framework() {
     };
     assert_eq!(check(FREE), Ok(()));
     let error = check(TAKEN).unwrap_err();
-    assert!(
-        error.contains("acme") && error.contains("\"cluster-name\""),
-        "{error}"
-    );
+    assert!(error.contains("acme") && error.contains("\"cluster-name\""), "{error}");
 }

@@ -105,11 +105,7 @@ const OTHER_DEFAULTS: &[(&str, &str)] = &[
 ];
 
 fn kind(arg: &Arg) -> String {
-    let name = arg
-        .get_value_names()
-        .and_then(<[_]>::first)
-        .map(ToString::to_string)
-        .unwrap_or_default();
+    let name = arg.get_value_names().and_then(<[_]>::first).map(ToString::to_string).unwrap_or_default();
     let kind = match (arg.get_action(), name.as_str()) {
         (ArgAction::SetTrue, _) => "help",
         (_, "BOOL") if arg.is_require_equals_set() => "bool",
@@ -125,11 +121,7 @@ fn kind(arg: &Arg) -> String {
 }
 
 fn default(arg: &Arg) -> String {
-    let values: Vec<_> = arg
-        .get_default_values()
-        .iter()
-        .map(|value| value.to_string_lossy())
-        .collect();
+    let values: Vec<_> = arg.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
     match values.join(",") {
         text if text.is_empty() => "-".to_owned(),
         text => text,
@@ -160,11 +152,7 @@ fn every_flag_of_the_framework_is_here_with_its_type_and_default() {
             assert_eq!(default(arg), expected, "--{name}");
         }
         let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
-        assert_eq!(
-            help.contains("Deprecated: "),
-            deprecated == "deprecated",
-            "--{name}: {help}"
-        );
+        assert_eq!(help.contains("Deprecated: "), deprecated == "deprecated", "--{name}: {help}");
         if expected != upstream_default {
             assert!(
                 help.contains(&format!("Go program: {upstream_default}")),
@@ -198,10 +186,7 @@ fn every_default_can_be_written_out() {
     }
     // Also those that are only the default elsewhere.
     for (name, _) in OTHER_DEFAULTS {
-        let line = UPSTREAM
-            .lines()
-            .find(|line| line.starts_with(&format!("{name} ")))
-            .unwrap();
+        let line = UPSTREAM.lines().find(|line| line.starts_with(&format!("{name} "))).unwrap();
         let value = line.split(' ').nth(2).unwrap();
         config(&[&format!("--{name}={value}")]);
     }

@@ -12,10 +12,7 @@ fn validate(words: &[&str]) -> ValidateRequest {
 #[test]
 fn manifests_come_from_files_and_standard_input() {
     let bare = validate(&["validate", "--cloud-provider=acme"]);
-    assert_eq!(
-        (bare.manifests, bare.strict, bare.output),
-        (Vec::new(), false, OutputFormat::Text)
-    );
+    assert_eq!((bare.manifests, bare.strict, bare.output), (Vec::new(), false, OutputFormat::Text));
     let file = |name: &str| Manifests::File(name.into());
     let words = [
         "--cloud-provider=acme",

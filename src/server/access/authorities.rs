@@ -146,10 +146,7 @@ fn usable(pem: Option<&str>, before: Option<&Option<Authorities>>) -> Option<Aut
     let pem = pem.filter(|pem| !pem.trim().is_empty())?;
     Authorities::of_pem(pem.as_bytes()).map_or_else(
         |error| {
-            warn!(
-                key = KEY,
-                error, "Changed client CA is not usable, keeping the previous one"
-            );
+            warn!(key = KEY, error, "Changed client CA is not usable, keeping the previous one");
             before.cloned().flatten()
         },
         Some,

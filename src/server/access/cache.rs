@@ -33,9 +33,7 @@ impl<V: Clone + Send + Sync + 'static> Cache<V> {
         let answer = self.0.entry(key).and_try_compute_with(|known| async move {
             match known {
                 Some(known) if Instant::now() < known.value().1 => Ok(Op::Nop),
-                _ => ask
-                    .await
-                    .map(|(value, ttl)| Op::Put((value, Instant::now() + ttl))),
+                _ => ask.await.map(|(value, ttl)| Op::Put((value, Instant::now() + ttl))),
             }
         });
         // There is always an entry: the answer was inserted if there was none.
@@ -93,9 +91,7 @@ mod tests {
     async fn memory_is_limited() {
         let cache = Cache::default();
         for number in 0..5000_u32 {
-            let _ = cache
-                .get(&number.to_be_bytes(), async { Ok::<_, ()>(((), TTL)) })
-                .await;
+            let _ = cache.get(&number.to_be_bytes(), async { Ok::<_, ()>(((), TTL)) }).await;
             advance(Duration::from_millis(1)).await;
         }
         cache.0.run_pending_tasks().await;

@@ -203,11 +203,7 @@ impl ReviewMetrics {
         };
         let (total, duration) = (metrics.total.clone(), metrics.duration.clone());
         register(registry, format!("apiserver_delegated_{name}_request"), total);
-        register(
-            registry,
-            format!("apiserver_delegated_{name}_request_duration_seconds"),
-            duration,
-        );
+        register(registry, format!("apiserver_delegated_{name}_request_duration_seconds"), duration);
         metrics
     }
 

@@ -70,21 +70,10 @@ async fn a_failure_that_may_pass_is_tried_again_for_a_while() {
 #[tokio::test(start_paused = true)]
 async fn a_no_is_remembered_for_its_own_time() {
     let (reviews, _) = reviews();
-    let verdict = |allowed| {
-        (
-            201,
-            json!({"spec": {}, "status": {"allowed": allowed, "reason": "so"}}),
-        )
-    };
+    let verdict = |allowed| (201, json!({"spec": {}, "status": {"allowed": allowed, "reason": "so"}}));
     let (client, asked) = api_server(vec![verdict(false), verdict(true)]);
     let user = User::anonymous();
-    let may = async |path| {
-        reviews
-            .authorize(&client, &user, "get", path)
-            .await
-            .unwrap()
-            .allowed
-    };
+    let may = async |path| reviews.authorize(&client, &user, "get", path).await.unwrap().allowed;
     assert!(!may("/metrics").await);
     assert!(!may("/metrics").await);
     // Another path is another question.
@@ -109,10 +98,7 @@ async fn a_token_is_valid_only_if_the_api_server_accepts_it() {
     .into_iter()
     .enumerate()
     {
-        let user = reviews
-            .authenticate(&answers(status), &number.to_string())
-            .await
-            .unwrap();
+        let user = reviews.authenticate(&answers(status), &number.to_string()).await.unwrap();
         assert_eq!(user, None, "{number}");
     }
 }

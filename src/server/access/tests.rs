@@ -64,9 +64,7 @@ fn reviewers(answers: Vec<(u16, serde_json::Value)>) -> Reviewers {
 
 fn request(headers: &[(&str, &str)]) -> request::Parts {
     let request = http::Request::get("/metrics");
-    let request = headers
-        .iter()
-        .fold(request, |request, (name, value)| request.header(*name, *value));
+    let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
     request.body(()).unwrap().into_parts().0
 }
 
@@ -94,10 +92,7 @@ async fn the_certificate_or_the_token_of_a_client_is_its_identity() {
     // Headers of a front proxy do not count.
     let spoken = [("x-remote-user", "ann"), ("x-remote-group", "dev")];
     assert_eq!(ask(&own, &spoken).await.unwrap(), "joe ops,system:authenticated");
-    assert_eq!(
-        ask(&[], &spoken).await.unwrap(),
-        "system:anonymous system:unauthenticated"
-    );
+    assert_eq!(ask(&[], &spoken).await.unwrap(), "system:anonymous system:unauthenticated");
     assert_eq!(ask(&foreign.client("joe", "ops"), &[]).await, Err(401));
     // A client whose certificate is not valid may have a valid token.
     let both = ask(&foreign.client("joe", "ops"), &[jane]).await.unwrap();
@@ -141,16 +136,10 @@ async fn masters_may_read_everything_and_others_what_the_api_server_allows() {
     ask("ops", verdict(true)).await.unwrap();
     assert_eq!(
         ask("ops", verdict(false)).await.unwrap_err(),
-        (
-            403,
-            "forbidden: User \"joe\" cannot get path \"/metrics\"\n".to_owned()
-        )
+        (403, "forbidden: User \"joe\" cannot get path \"/metrics\"\n".to_owned())
     );
     assert_eq!(ask("ops", vec![failure(500)]).await.unwrap_err().0, 503);
-    let denied = vec![(
-        201,
-        json!({"spec": {}, "status": {"allowed": true, "denied": true}}),
-    )];
+    let denied = vec![(201, json!({"spec": {}, "status": {"allowed": true, "denied": true}}))];
     assert_eq!(ask("ops", denied).await.unwrap_err().0, 403);
 }
 

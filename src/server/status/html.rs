@@ -62,13 +62,10 @@ fn show(value: &Value) -> String {
         Value::String(text) => escape(text),
         Value::Array(items) if items.is_empty() => String::new(),
         Value::Array(items) if items.iter().all(Value::is_object) => table(items),
-        Value::Array(items) => format!(
-            "<ul>{}</ul>",
-            each(items, |item| format!("<li>{}</li>", show(item)))
-        ),
-        Value::Object(fields) => each(fields, |(name, value)| {
-            format!("<div>{}: {}</div>\n", escape(name), show(value))
-        }),
+        Value::Array(items) => format!("<ul>{}</ul>", each(items, |item| format!("<li>{}</li>", show(item)))),
+        Value::Object(fields) => {
+            each(fields, |(name, value)| format!("<div>{}: {}</div>\n", escape(name), show(value)))
+        }
         other => other.to_string(),
     }
 }
@@ -112,9 +109,7 @@ fn lease(leadership: &Leadership) -> String {
         return "<p><b class=\"good\">Works alone</b>, without an election.</p>\n".to_owned();
     };
     if leadership.leads {
-        let renewed = each(leadership.renewed_seconds_ago, |ago| {
-            format!(", renewed {} ago", duration(ago))
-        });
+        let renewed = each(leadership.renewed_seconds_ago, |ago| format!(", renewed {} ago", duration(ago)));
         return format!("<p><b class=\"good\">Leads</b> by the lease {lease}{renewed}.</p>\n");
     }
     let holder = match leadership.leader.as_deref() {

@@ -143,18 +143,12 @@ async fn the_page_is_one_document_and_text_in_it_is_only_text() {
 async fn json_has_the_same_content() {
     let (status, checks, metrics, _gate) = sample().await;
     let report: serde_json::Value = serde_json::from_str(&status.json(&checks, &metrics)).unwrap();
-    assert_eq!(
-        (&report["kind"], &report["binaryVersion"]),
-        (&"Statusz".into(), &"1.2.3".into())
-    );
+    assert_eq!((&report["kind"], &report["binaryVersion"]), (&"Statusz".into(), &"1.2.3".into()));
     assert_eq!(report["nodes"]["states"]["not ready"], 1);
     // Problems come first.
     assert_eq!(report["nodes"]["shown"][0]["name"], "two");
     assert_eq!(report["services"]["shown"][0]["name"], "default/web");
-    assert_eq!(
-        report["services"]["shown"][0]["parts"][0]["lastPlan"]["count"],
-        12
-    );
+    assert_eq!(report["services"]["shown"][0]["parts"][0]["lastPlan"]["count"], 12);
     assert_eq!(report["brake"][0]["value"], 3.0);
     assert_eq!(report["budgets"][0]["burst"], 20);
     assert_eq!(report["cloudErrors"][0]["operation"], "list_servers");
@@ -170,18 +164,12 @@ fn a_dry_run_does_not_lead() {
         ..Leadership::default()
     });
     let page = status.html(&Checks::default(), &Metrics::default());
-    assert!(
-        page.contains("Dry run") && !page.contains("holds the lease"),
-        "{page}"
-    );
+    assert!(page.contains("Dry run") && !page.contains("holds the lease"), "{page}");
 }
 
 #[test]
 fn what_has_not_come_up_is_left_out() {
     let status = Status::default();
     let page = status.html(&Checks::default(), &Metrics::default());
-    assert!(
-        page.contains("Starting.") && page.contains("Not known yet."),
-        "{page}"
-    );
+    assert!(page.contains("Starting.") && page.contains("Not known yet."), "{page}");
 }

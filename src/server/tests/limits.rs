@@ -12,10 +12,7 @@ async fn a_thousand_idle_connections_block_no_client() {
     for _ in 0..20 {
         idle.push(connect(running.address, &file, b"http/1.1").await.unwrap());
     }
-    idle[0]
-        .write_all(b"GET /livez HTTP/1.1\r\nHost: loc")
-        .await
-        .unwrap();
+    idle[0].write_all(b"GET /livez HTTP/1.1\r\nHost: loc").await.unwrap();
     let mut silent = Vec::new();
     for _ in 0..1000 {
         silent.push(TcpStream::connect(running.address).await.unwrap());
@@ -30,10 +27,7 @@ async fn a_thousand_idle_connections_block_no_client() {
         line.rsplit_once(' ').unwrap().1.parse::<usize>().unwrap()
     };
     assert!(line("ccm_https_connections ") <= MAX_CONNECTIONS, "{metrics}");
-    assert!(
-        line("ccm_https_evictions_total ") >= 1000 - MAX_CONNECTIONS,
-        "{metrics}"
-    );
+    assert!(line("ccm_https_evictions_total ") >= 1000 - MAX_CONNECTIONS, "{metrics}");
 }
 
 #[tokio::test]
@@ -67,14 +61,7 @@ async fn a_huge_head_is_refused() {
         let _ = stream.write_all(head.as_bytes()).await;
         let mut answer = String::new();
         let _ = stream.read_to_string(&mut answer).await;
-        assert!(
-            answer.is_empty() || answer.starts_with("HTTP/1.1 431 "),
-            "{answer}"
-        );
+        assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431 "), "{answer}");
     }
-    assert!(
-        get(&running, folder.path(), "/livez")
-            .await
-            .starts_with("HTTP/1.1 200")
-    );
+    assert!(get(&running, folder.path(), "/livez").await.starts_with("HTTP/1.1 200"));
 }

@@ -133,14 +133,8 @@ mod tests {
         .concat();
         text.push_str(r#"{"stage":"ResponseComplete","verb":"ge"#);
         let entries = parse(&text).unwrap();
-        let short: Vec<_> = entries
-            .iter()
-            .map(|e| (e.verb.as_str(), e.name.as_str(), e.code))
-            .collect();
-        assert_eq!(
-            short,
-            [("watch", "", 200), ("patch", "n", 200), ("watch", "refused", 403)]
-        );
+        let short: Vec<_> = entries.iter().map(|e| (e.verb.as_str(), e.name.as_str(), e.code)).collect();
+        assert_eq!(short, [("watch", "", 200), ("patch", "n", 200), ("watch", "refused", 403)]);
         assert_eq!(entries[1].user, "u");
     }
 }

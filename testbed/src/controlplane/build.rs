@@ -24,16 +24,11 @@ pub(super) struct Program {
 /// Finds or builds the program. `KUBEBUILDER_ASSETS`, the convention of envtest, names a directory with the servers
 /// `etcd` and `kube-apiserver`; then a small build without servers of its own is enough.
 pub(super) fn program() -> Result<Program> {
-    let assets = env::var_os("KUBEBUILDER_ASSETS")
-        .filter(|v| !v.is_empty())
-        .map(PathBuf::from);
+    let assets = env::var_os("KUBEBUILDER_ASSETS").filter(|v| !v.is_empty()).map(PathBuf::from);
     if let Some(dir) = &assets {
         for server in ["etcd", "kube-apiserver"] {
             if !dir.join(server).is_file() {
-                bail!(
-                    "KUBEBUILDER_ASSETS is {}, which does not contain {server}",
-                    dir.display()
-                );
+                bail!("KUBEBUILDER_ASSETS is {}, which does not contain {server}", dir.display());
             }
         }
     }
@@ -79,10 +74,7 @@ fn build(light: bool) -> Result<PathBuf> {
 /// Sets the version that the API server reports, which clients check.
 fn link_flags(version: &str) -> String {
     let mut numbers = version.trim_start_matches('v').split('.');
-    let (major, minor) = (
-        numbers.next().unwrap_or_default(),
-        numbers.next().unwrap_or_default(),
-    );
+    let (major, minor) = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
     let package = "k8s.io/component-base/version";
     format!(
         "-s -w -X {package}.gitVersion={version} -X {package}.gitMajor={major} -X {package}.gitMinor={minor}"

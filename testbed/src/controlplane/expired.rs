@@ -18,9 +18,7 @@ pub(super) fn token(key: &Path, token: &str) -> Result<String> {
     let mut parts = token.split('.');
     let (head, claims) = parts.next().zip(parts.next()).context("not a token")?;
     let mut claims: Map<String, Value> = serde_json::from_slice(&BASE64.decode(claims)?)?;
-    let now = SystemTime::now()
-        .duration_since(SystemTime::UNIX_EPOCH)?
-        .as_secs();
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs();
     for (claim, hours) in [("iat", 2), ("nbf", 2), ("exp", 1)] {
         claims.insert(claim.to_owned(), (now - hours * HOUR).into());
     }
@@ -28,8 +26,6 @@ pub(super) fn token(key: &Path, token: &str) -> Result<String> {
     let key = PrivateSec1KeyDer::from_pem_file(key).context("cannot read the cluster's key")?;
     let key = EcdsaKeyPair::from_private_key_der(&ECDSA_P256_SHA256_FIXED_SIGNING, key.secret_sec1_der())
         .context("not a key of the curve P-256")?;
-    let signature = key
-        .sign(&SystemRandom::new(), signed.as_bytes())
-        .context("cannot sign")?;
+    let signature = key.sign(&SystemRandom::new(), signed.as_bytes()).context("cannot sign")?;
     Ok(format!("{signed}.{}", BASE64.encode(signature)))
 }

@@ -62,17 +62,12 @@ struct Etcd {
 pub(super) async fn take() -> Result<Option<ControlPlane>> {
     let idle = IDLE.lock().pop();
     let Some(mut plane) = idle else { return Ok(None) };
-    let mut baseline = plane
-        .baseline
-        .take()
-        .context("the control plane has no baseline")?;
+    let mut baseline = plane.baseline.take().context("the control plane has no baseline")?;
     baseline.restore().await?;
     let client = plane.client().await?;
     for path in CACHED {
         // A list waits until the API server's cache is up to date with etcd.
-        client
-            .request_text(::http::Request::get(path).body(Vec::new())?)
-            .await?;
+        client.request_text(::http::Request::get(path).body(Vec::new())?).await?;
     }
     plane.baseline = Some(baseline);
     // The API server appends to it.
@@ -174,9 +169,7 @@ impl Etcd {
 
     /// Returns the revision.
     async fn put(&self, key: &str, value: &str) -> Result<u64> {
-        let reply = self
-            .call("put", json!({"key": BASE64.encode(key), "value": value}))
-            .await?;
+        let reply = self.call("put", json!({"key": BASE64.encode(key), "value": value})).await?;
         Ok(reply["header"]["revision"].as_str().unwrap_or_default().parse()?)
     }
 
@@ -191,13 +184,8 @@ impl Etcd {
 pub(super) fn remover(plane: u32, dir: &Path) -> Result<Child> {
     const SCRIPT: &str = r#"cat; while kill -0 "$1"; do sleep 0.1; done; rm -rf "$2""#;
     let mut command = Command::new("setsid");
-    command
-        .args(["sh", "-c", SCRIPT, "sh", &plane.to_string()])
-        .arg(dir);
-    command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
+    command.args(["sh", "-c", SCRIPT, "sh", &plane.to_string()]).arg(dir);
+    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
     command
         .spawn()
         .context("cannot start the process that removes the control plane's directory")

@@ -51,10 +51,7 @@ fn logs(dir: &Path) -> Result<BTreeMap<String, String>> {
 
 pub(super) fn mark(dir: &Path) -> Result<Mark> {
     Ok(Mark {
-        lengths: logs(dir)?
-            .into_iter()
-            .map(|(service, text)| (service, text.len()))
-            .collect(),
+        lengths: logs(dir)?.into_iter().map(|(service, text)| (service, text.len())).collect(),
     })
 }
 

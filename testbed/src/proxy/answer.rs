@@ -48,9 +48,7 @@ pub(super) async fn truncate(response: Response<ProxyBody>, line: &Arc<Line>) ->
     let data = collect(body).await.unwrap_or_default();
     let sent = data.slice(..data.len() / 2);
     let mut response = Response::from_parts(head, ProxyBody::Whole(WireBody::cut(sent, Arc::clone(line))));
-    response
-        .headers_mut()
-        .insert(header::CONTENT_LENGTH, data.len().into());
+    response.headers_mut().insert(header::CONTENT_LENGTH, data.len().into());
     response
 }
 
@@ -114,9 +112,9 @@ impl Body for ProxyBody {
     ) -> Poll<Option<Result<Frame<Bytes>, CutOff>>> {
         match self.get_mut() {
             Self::Whole(body) => Pin::new(body).poll_frame(context),
-            Self::Stream(parts) => parts
-                .poll_recv(context)
-                .map(|part| part.map(|part| part.map(Frame::data))),
+            Self::Stream(parts) => {
+                parts.poll_recv(context).map(|part| part.map(|part| part.map(Frame::data)))
+            }
         }
     }
 

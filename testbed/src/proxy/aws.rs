@@ -81,10 +81,7 @@ impl Dialect for AwsDialect {
     fn target(&self, request: &Request, headers: &mut HeaderMap) -> Option<String> {
         headers.insert(ACCOUNT, self.account.clone());
         let query = if request.query.is_empty() { "" } else { "?" };
-        Some(format!(
-            "{}{}{query}{}",
-            self.upstream, request.path, request.query
-        ))
+        Some(format!("{}{}{query}{}", self.upstream, request.path, request.query))
     }
 
     fn refusal(&self, request: &Request, code: u16) -> String {

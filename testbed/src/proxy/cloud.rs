@@ -62,9 +62,7 @@ struct Shared<D> {
 
 impl<D: Dialect> std::fmt::Debug for CloudProxy<D> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("CloudProxy")
-            .field("address", &self.address)
-            .finish_non_exhaustive()
+        f.debug_struct("CloudProxy").field("address", &self.address).finish_non_exhaustive()
     }
 }
 
@@ -84,9 +82,7 @@ impl<D: Dialect> CloudProxy<D> {
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared {
             // Timeouts and retries are left to the client.
-            client: crate::http::client()
-                .redirect(reqwest::redirect::Policy::none())
-                .build()?,
+            client: crate::http::client().redirect(reqwest::redirect::Policy::none()).build()?,
             dialect: dialect(address),
             controls: Controls::default(),
         });

@@ -86,9 +86,7 @@ async fn serve<F: Front>(
     let verdict = shared.controls().rules.decide(|rule| rule.matches(&request));
     let action = verdict.rule.map(|(id, rule)| (id, rule.action));
     if let Some((_, action)) = &action {
-        shared
-            .controls()
-            .update(request.seq, |request| request.fault = Some(action.name()));
+        shared.controls().update(request.seq, |request| request.fault = Some(action.name()));
     }
     if !verdict.delay.is_zero() {
         tokio::time::sleep(verdict.delay).await;

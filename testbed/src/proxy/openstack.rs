@@ -168,8 +168,7 @@ impl OpenStackDialect {
             .collect();
         // Longer URLs are replaced first, because services may share a host.
         all.sort_by_key(|(url, _)| std::cmp::Reverse(url.len()));
-        all.iter()
-            .fold(text.to_owned(), |text, (url, ours)| replaced(&text, url, ours))
+        all.iter().fold(text.to_owned(), |text, (url, ours)| replaced(&text, url, ours))
     }
 }
 
@@ -194,13 +193,7 @@ mod tests {
         let url = format!("{}/auth/tokens", proxy.auth_url());
         let answer = reqwest::Client::new().post(url).json(&body).send().await.unwrap();
         assert_eq!(answer.status(), 201);
-        let token = answer
-            .headers()
-            .get("X-Subject-Token")
-            .unwrap()
-            .to_str()
-            .unwrap()
-            .to_owned();
+        let token = answer.headers().get("X-Subject-Token").unwrap().to_str().unwrap().to_owned();
         let mut answer: Value = answer.json().await.unwrap();
         answer["id"] = token.into();
         answer
@@ -222,9 +215,7 @@ mod tests {
     #[tokio::test]
     async fn all_requests_of_a_client_pass_the_proxy() {
         let cloud = OpenStack::start(Config::default()).await.unwrap();
-        let proxy = CloudProxy::<OpenStackDialect>::start(&cloud.auth_url())
-            .await
-            .unwrap();
+        let proxy = CloudProxy::<OpenStackDialect>::start(&cloud.auth_url()).await.unwrap();
         let token = login(&cloud, &proxy).await;
         for service in ["network", "load-balancer", "compute"] {
             let url = endpoint(&token, service);
@@ -241,20 +232,14 @@ mod tests {
     #[tokio::test]
     async fn an_answer_is_lost_after_the_change_was_carried_out() {
         let cloud = OpenStack::start(Config::default()).await.unwrap();
-        let proxy = CloudProxy::<OpenStackDialect>::start(&cloud.auth_url())
-            .await
-            .unwrap();
+        let proxy = CloudProxy::<OpenStackDialect>::start(&cloud.auth_url()).await.unwrap();
         let token = login(&cloud, &proxy).await;
         let url = endpoint(&token, "network");
         let make = async |name: &str| {
             let asked = reqwest::Client::new().post(format!("{url}/v2.0/security-groups"));
             let asked = asked.header("X-Auth-Token", token["id"].as_str().unwrap());
             let body = json!({"security_group": {"name": name}});
-            asked
-                .json(&body)
-                .send()
-                .await
-                .map(|answer| answer.status().as_u16())
+            asked.json(&body).send().await.map(|answer| answer.status().as_u16())
         };
         let there = |name: &str| cloud.security_groups().iter().any(|group| group.name == name);
         proxy.add(proxy.rule_for_changes(Action::CommitThenReset).at(1));

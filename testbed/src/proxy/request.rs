@@ -67,9 +67,7 @@ impl Request {
     /// Whether the request is a watch, whose answer does not end by itself.
     #[must_use]
     pub fn is_watch(&self) -> bool {
-        self.query
-            .split('&')
-            .any(|parameter| matches!(parameter, "watch=true" | "watch=1"))
+        self.query.split('&').any(|parameter| matches!(parameter, "watch=true" | "watch=1"))
     }
 
     /// Whether the request is for a Lease.
@@ -118,26 +116,14 @@ mod tests {
             ("/api/v1/nodes/n-1/status", "", "GET nodes/status n-1"),
             ("/api/v1/namespaces/default/events", "", "GET events"),
             ("/api/v1/namespaces/default", "", "GET namespaces default"),
-            (
-                "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/l",
-                "",
-                "GET leases l",
-            ),
+            ("/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/l", "", "GET leases l"),
             ("/version", "", "GET /version"),
             ("/api", "", "GET /api"),
         ] {
-            assert_eq!(
-                Request::new("GET", path, query, "").to_string(),
-                expected,
-                "{path}"
-            );
+            assert_eq!(Request::new("GET", path, query, "").to_string(), expected, "{path}");
         }
-        let lease = Request::new(
-            "PUT",
-            "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/l",
-            "",
-            "",
-        );
+        let lease =
+            Request::new("PUT", "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/l", "", "");
         assert!(lease.is_write() && lease.is_lease());
         assert_eq!(lease.namespace, "kube-system");
     }

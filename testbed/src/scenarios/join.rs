@@ -31,10 +31,7 @@ impl Join {
     async fn half(&self, first: bool) -> Result<Vec<NodeSpec>> {
         let (one, two) = self.names.split_at(self.names.len() / 2);
         let machines = self.site.machines(if first { one } else { two }).await?;
-        Ok(machines
-            .iter()
-            .map(|machine| NodeSpec::new(&machine.node))
-            .collect())
+        Ok(machines.iter().map(|machine| NodeSpec::new(&machine.node)).collect())
     }
 }
 

@@ -92,9 +92,8 @@ mod tests {
 
     #[test]
     fn addresses_are_all_different() {
-        let all: std::collections::BTreeSet<_> = (0..1000)
-            .flat_map(|machine| [address(machine, false), address(machine, true)])
-            .collect();
+        let all: std::collections::BTreeSet<_> =
+            (0..1000).flat_map(|machine| [address(machine, false), address(machine, true)]).collect();
         assert_eq!(all.len(), 2000);
     }
 }

@@ -56,10 +56,7 @@ impl Routes {
     async fn specs(&self) -> Result<Vec<NodeSpec>> {
         let machines = self.site.machines(&self.names).await?;
         let spec = |(i, machine): (usize, Machine)| {
-            let (_, address) = machine
-                .addresses
-                .first()
-                .context("a machine without an address")?;
+            let (_, address) = machine.addresses.first().context("a machine without an address")?;
             Ok(NodeSpec {
                 uninitialized: false,
                 node_ip: Some(address.parse()?),
@@ -104,8 +101,7 @@ impl Scenario for Routes {
     }
 
     fn launch(&self) -> Launch {
-        self.site
-            .launch(&["--controllers=route", "--cluster-cidr=10.244.0.0/16"])
+        self.site.launch(&["--controllers=route", "--cluster-cidr=10.244.0.0/16"])
     }
 
     fn environment(&self) -> &dyn Environment {

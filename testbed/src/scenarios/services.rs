@@ -76,9 +76,7 @@ impl Services {
 
     /// The present state of the cloud. Names contain the Service's UID.
     async fn picture(&self, service: Option<&Service>) -> Result<Picture> {
-        let uid = service
-            .and_then(|service| service.metadata.uid.clone())
-            .unwrap_or_default();
+        let uid = service.and_then(|service| service.metadata.uid.clone()).unwrap_or_default();
         let short = uid.replace('-', "");
         let short = short.get(..31).unwrap_or_default().to_owned();
         let words = [(uid, "uid".to_owned()), (short, "short uid".to_owned())];
@@ -154,22 +152,14 @@ impl Services {
     /// Whether the Service has an Event with this reason.
     async fn has_event(&self, reason: &str) -> Result<bool> {
         let fields = format!("involvedObject.kind=Service,reason={reason}");
-        let found = self
-            .site
-            .events
-            .list(&ListParams::default().fields(&fields))
-            .await?;
+        let found = self.site.events.list(&ListParams::default().fields(&fields)).await?;
         Ok(!found.items.is_empty())
     }
 
     /// Why the Service is not served, if it is not.
     async fn unserved(&self, service: &Service) -> Result<Option<String>> {
         let finalizers = &service.metadata.finalizers;
-        if !finalizers
-            .iter()
-            .flatten()
-            .any(|finalizer| finalizer == FINALIZER)
-        {
+        if !finalizers.iter().flatten().any(|finalizer| finalizer == FINALIZER) {
             return Ok(Some("no finalizer".to_owned()));
         }
         self.site.cloud.unserved(service).await
@@ -207,10 +197,7 @@ impl Scenario for Services {
         self.site.settle(&self.nodes, &self.site.launch(&[])).await?;
         self.wipe().await?;
         if self.change == ServiceChange::Create {
-            ensure!(
-                self.picture(None).await?.is_empty(),
-                "the cloud cannot be emptied"
-            );
+            ensure!(self.picture(None).await?.is_empty(), "the cloud cannot be emptied");
             return self.create().await;
         }
         self.serve().await?;
@@ -269,10 +256,7 @@ impl Scenario for Services {
             let mut creates = self.creates.lock();
             let most = creates.get_or_insert_with(|| created.clone());
             ensure!(
-                created
-                    .iter()
-                    .zip(&*most)
-                    .all(|((_, count), (_, most))| count <= most),
+                created.iter().zip(&*most).all(|((_, count), (_, most))| count <= most),
                 "created {created:?} instead of {most:?}"
             );
         }
@@ -291,10 +275,7 @@ impl Scenario for Services {
             .iter()
             .filter(|write| write.resource == "services" && write.status.is_some_and(|status| status < 300));
         let count = patches.count();
-        ensure!(
-            count <= MOST_PATCHES * 2,
-            "the Service was patched {count} times: {writes:#?}"
-        );
+        ensure!(count <= MOST_PATCHES * 2, "the Service was patched {count} times: {writes:#?}");
         self.site.check_events().await
     }
 }

@@ -132,16 +132,11 @@ impl Site {
         let register = async || {
             let mut specs = specs.to_vec();
             if let Ok(known) = self.nodes.list(&ListParams::default()).await {
-                let known: BTreeSet<_> = known
-                    .items
-                    .into_iter()
-                    .filter_map(|node| node.metadata.name)
-                    .collect();
+                let known: BTreeSet<_> =
+                    known.items.into_iter().filter_map(|node| node.metadata.name).collect();
                 specs.retain(|spec| !known.contains(&spec.name));
             }
-            nodes::register(&self.nodes.clone().into_client(), &specs)
-                .await
-                .ok()
+            nodes::register(&self.nodes.clone().into_client(), &specs).await.ok()
         };
         let done = eventually(LIMIT, register).await;
         done.context("the API server does not accept nodes")
@@ -154,16 +149,10 @@ impl Site {
         }
         self.wipe().await?;
         let machines = self.machines(names).await?;
-        let specs: Vec<_> = machines
-            .iter()
-            .map(|machine| NodeSpec::new(&machine.node))
-            .collect();
+        let specs: Vec<_> = machines.iter().map(|machine| NodeSpec::new(&machine.node)).collect();
         self.register(&specs).await?;
         let mut ccm = Ccm::start(launch)?;
-        let done = eventually(LIMIT, async || {
-            self.settled(names).await.ok()?.is_none().then_some(())
-        })
-        .await;
+        let done = eventually(LIMIT, async || self.settled(names).await.ok()?.is_none().then_some(())).await;
         ccm.kill()?;
         match done {
             Some(()) => Ok(()),
@@ -191,9 +180,7 @@ impl Site {
     pub(super) async fn list(&self) -> Result<BTreeMap<String, Node>> {
         let found = self.nodes.list(&ListParams::default()).await?;
         let named = found.items.into_iter();
-        Ok(named
-            .filter_map(|node| Some((node.metadata.name.clone()?, node)))
-            .collect())
+        Ok(named.filter_map(|node| Some((node.metadata.name.clone()?, node))).collect())
     }
 
     /// Checks that only these Nodes exist, only `leaving` was deleted, and no patch or Event was repeated too often.

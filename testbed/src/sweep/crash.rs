@@ -196,12 +196,7 @@ impl Sweep {
         // All Events are written before an orderly end.
         finish(&mut ccm, self.limit).await?;
         examine(scenario, &launch.log).await?;
-        Ok(scenario
-            .environment()
-            .parties()
-            .iter()
-            .map(|party| party.calls().len())
-            .collect())
+        Ok(scenario.environment().parties().iter().map(|party| party.calls().len()).collect())
     }
 
     /// Runs the sweep. It continues after failures.
@@ -221,11 +216,7 @@ impl Sweep {
         let parties = scenario.environment().parties();
         let mut report = Report {
             scenario: scenario.name(),
-            calls: parties
-                .iter()
-                .map(|party| party.name())
-                .zip(counts.clone())
-                .collect(),
+            calls: parties.iter().map(|party| party.name()).zip(counts.clone()).collect(),
             ..Report::default()
         };
         let points = points(&counts);
@@ -353,10 +344,7 @@ mod tests {
         let points = points(&[2, 1]);
         assert_eq!(points.len(), 9);
         assert_eq!(points.iter().filter(|point| point.party == 1).count(), 3);
-        assert_eq!(
-            points.first().map(|point| (point.nth, point.moment)),
-            Some((1, Moment::Before))
-        );
+        assert_eq!(points.first().map(|point| (point.nth, point.moment)), Some((1, Moment::Before)));
     }
 
     #[test]
@@ -364,11 +352,7 @@ mod tests {
         let all = points(&[100]);
         for count in [30, 50, 100] {
             let some = Selection::about(count, all.len()).of(all.clone());
-            assert!(
-                (count / 2..=count).contains(&some.len()),
-                "{} of {count}",
-                some.len()
-            );
+            assert!((count / 2..=count).contains(&some.len()), "{} of {count}", some.len());
             for moment in Moment::ALL {
                 assert!(some.iter().any(|point| point.moment == moment), "{moment}");
             }
@@ -407,20 +391,10 @@ mod tests {
             place: "call 3 of the cloud".to_owned(),
             problem: "node-1 is missing".to_owned(),
         });
-        let text = report
-            .verdict()
-            .map_err(|error| error.to_string())
-            .err()
-            .unwrap_or_default();
-        assert!(
-            text.contains("call 3 of the cloud") && text.contains("node-1 is missing"),
-            "{text}"
-        );
+        let text = report.verdict().map_err(|error| error.to_string()).err().unwrap_or_default();
+        assert!(text.contains("call 3 of the cloud") && text.contains("node-1 is missing"), "{text}");
         report.failures.clear();
         report.missed = 2;
-        assert!(
-            report.verdict().is_err(),
-            "a sweep that reaches too few points fails"
-        );
+        assert!(report.verdict().is_err(), "a sweep that reaches too few points fails");
     }
 }

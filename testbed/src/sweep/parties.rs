@@ -81,16 +81,11 @@ impl Party for Proxy {
 
     fn inject_faults(&self, seed: u64) {
         let throttled = [(status(429, Some(1)), LIKELY), (status(429, None), LIKELY)];
-        for rule in storm(seed, throttled, |action| {
-            Rule::when(|request| !request.is_lease(), action)
-        }) {
+        for rule in storm(seed, throttled, |action| Rule::when(|request| !request.is_lease(), action)) {
             self.add(rule);
         }
         // An empty success is realistic only for reads.
-        let mut rule = Rule::when(
-            |request| !request.is_write() && !request.is_lease(),
-            Action::EmptyJson,
-        );
+        let mut rule = Rule::when(|request| !request.is_write() && !request.is_lease(), Action::EmptyJson);
         rule.probability = Some(LIKELY);
         rule.seed = seed;
         self.add(rule);
@@ -115,10 +110,7 @@ impl Party for Behavior {
     }
 
     fn calls(&self) -> Vec<String> {
-        Behavior::calls(self)
-            .iter()
-            .map(|call| call.op.to_owned())
-            .collect()
+        Behavior::calls(self).iter().map(|call| call.op.to_owned()).collect()
     }
 
     fn stop_at(&self, nth: u64, moment: Moment) -> BoxFuture<'static, Option<String>> {

@@ -65,10 +65,7 @@ impl fmt::Display for StormReport {
             let failures = self.failures.get(party).copied().unwrap_or_default();
             let calm = self.calm_calls.get(party).copied().unwrap_or_default();
             let times = *calls as f64 / calm.max(1) as f64;
-            write!(
-                f,
-                "{party} {calls} calls ({times:.1} x {calm}) with {failures} failures, "
-            )?;
+            write!(f, "{party} {calls} calls ({times:.1} x {calm}) with {failures} failures, ")?;
         }
         write!(
             f,
@@ -92,10 +89,7 @@ impl StormReport {
             // A failed call is retried, and its operation may be repeated from the start. Periodic calls are made at most
             // once a second.
             let most = MOST_CALLS * (calm + failures) + calm * seconds;
-            ensure!(
-                calls as f64 <= most,
-                "{self}: more than {most:.0} calls of the {party}"
-            );
+            ensure!(calls as f64 <= most, "{self}: more than {most:.0} calls of the {party}");
         }
         Ok(())
     }
@@ -126,10 +120,7 @@ impl Storm {
         let mut ccm = Ccm::start(&launch)?;
         let (acted, ()) = tokio::join!(scenario.act(), self.wait_for_end(scenario, began));
         acted?;
-        let failures = parties
-            .iter()
-            .map(|party| (party.name(), party.failures()))
-            .collect();
+        let failures = parties.iter().map(|party| (party.name(), party.failures())).collect();
         for party in &parties {
             party.clear_faults();
         }
@@ -137,21 +128,14 @@ impl Storm {
         converged(scenario, &mut ccm, self.limit).await?;
         let recovery = over.elapsed();
         examine(scenario, &launch.log).await?;
-        let calls = parties
-            .iter()
-            .map(|party| (party.name(), party.calls().len()))
-            .collect();
+        let calls = parties.iter().map(|party| (party.name(), party.calls().len())).collect();
         ccm.kill()?;
         Ok(StormReport {
             scenario: scenario.name(),
             seed: self.seed,
             failures,
             calls,
-            calm_calls: parties
-                .iter()
-                .map(|party| party.name())
-                .zip(calm_calls.iter().copied())
-                .collect(),
+            calm_calls: parties.iter().map(|party| party.name()).zip(calm_calls.iter().copied()).collect(),
             duration: over.duration_since(began),
             recovery,
         })

@@ -38,19 +38,11 @@ pub struct AwsCloud {
 }
 
 fn objects<'a>(answer: &'a Value, list: &str) -> &'a [Value] {
-    answer
-        .get(list)
-        .and_then(Value::as_array)
-        .map(Vec::as_slice)
-        .unwrap_or_default()
+    answer.get(list).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
 }
 
 fn text(object: &Value, key: &str) -> String {
-    object
-        .get(key)
-        .and_then(Value::as_str)
-        .unwrap_or_default()
-        .to_owned()
+    object.get(key).and_then(Value::as_str).unwrap_or_default().to_owned()
 }
 
 /// Sorts all lists, because the order of IDs differs between runs.
@@ -123,9 +115,7 @@ impl TestRoutes for AwsCloud {
         }
         for machine in machines.iter().chain([guest.1]) {
             let check = json!({"InstanceId": machine.id, "SourceDestCheck": {"Value": true}});
-            self.account
-                .call("ec2", "modify_instance_attribute", check)
-                .await?;
+            self.account.call("ec2", "modify_instance_attribute", check).await?;
         }
         Ok(())
     }
@@ -146,9 +136,7 @@ impl TestRoutes for AwsCloud {
     /// An instance that is not a node must keep its source/destination check.
     async fn changed(&self, guest: &Machine) -> Result<Option<String>> {
         let drops = self.drops(guest, "").await?;
-        Ok(drops
-            .is_none()
-            .then(|| "source/destination check is off".to_owned()))
+        Ok(drops.is_none().then(|| "source/destination check is off".to_owned()))
     }
 }
 
@@ -259,10 +247,7 @@ impl TestCloud for AwsCloud {
     }
 
     async fn unserved(&self, service: &Service) -> Result<Option<String>> {
-        let seen = self
-            .account
-            .call("v2", "describe_load_balancers", json!({}))
-            .await?;
+        let seen = self.account.call("v2", "describe_load_balancers", json!({})).await?;
         let balancers = seen["LoadBalancers"].as_array().cloned().unwrap_or_default();
         let [balancer] = balancers.as_slice() else {
             return Ok(Some(format!("{} load balancers", balancers.len())));
@@ -292,9 +277,7 @@ impl TestCloud for AwsCloud {
         let mut counts = BTreeMap::new();
         self.account.proxy.with_requests(|requests| {
             for request in requests {
-                *counts
-                    .entry(format!("{} {}", request.resource, request.name))
-                    .or_default() += 1;
+                *counts.entry(format!("{} {}", request.resource, request.name)).or_default() += 1;
             }
         });
         counts
@@ -312,18 +295,12 @@ impl TestCloud for AwsCloud {
     async fn load_balancers(&self) -> Result<LoadBalancers> {
         let machines = self.machines.lock().clone();
         let mut found = LoadBalancers::default();
-        let balancers = self
-            .account
-            .call("v2", "describe_load_balancers", json!({}))
-            .await?;
+        let balancers = self.account.call("v2", "describe_load_balancers", json!({})).await?;
         for balancer in objects(&balancers, "LoadBalancers") {
             found.names.insert(text(balancer, "LoadBalancerName"));
             found.unfinished |= balancer.pointer("/State/Code") != Some(&json!("active"));
         }
-        let groups = self
-            .account
-            .call("v2", "describe_target_groups", json!({}))
-            .await?;
+        let groups = self.account.call("v2", "describe_target_groups", json!({})).await?;
         for group in objects(&groups, "TargetGroups") {
             let health = json!({"TargetGroupArn": group["TargetGroupArn"]});
             let health = match self.account.call("v2", "describe_target_health", health).await {
@@ -335,9 +312,7 @@ impl TestCloud for AwsCloud {
             let targets = objects(&health, "TargetHealthDescriptions").iter();
             let nodes =
                 targets.filter_map(|target| machines.get(target.pointer("/Target/Id")?.as_str()?).cloned());
-            found
-                .pools
-                .insert(text(group, "TargetGroupName"), nodes.collect());
+            found.pools.insert(text(group, "TargetGroupName"), nodes.collect());
         }
         Ok(found)
     }

@@ -57,11 +57,7 @@ impl std::ops::Deref for DigitalOceanCloud {
 }
 
 fn text(object: &Value, key: &str) -> String {
-    object
-        .get(key)
-        .and_then(Value::as_str)
-        .unwrap_or_default()
-        .to_owned()
+    object.get(key).and_then(Value::as_str).unwrap_or_default().to_owned()
 }
 
 #[async_trait]

@@ -103,8 +103,7 @@ impl TestRoutes for OpenStackCloud {
             self.cloud.set_address_pairs(&self.port(machine)?, &[])?;
         }
         let (network, guest) = guest;
-        self.cloud
-            .set_address_pairs(&self.port(guest)?, &[network, FOREIGN_PAIR])?;
+        self.cloud.set_address_pairs(&self.port(guest)?, &[network, FOREIGN_PAIR])?;
         let route = |(to, machine): &(&str, &Machine)| Ok((to.parse()?, address(machine)?));
         let routes: Vec<_> = routes.iter().map(route).collect::<Result<_>>()?;
         Ok(self.cloud.set_router_routes(self.router()?, &routes)?)
@@ -114,10 +113,7 @@ impl TestRoutes for OpenStackCloud {
         let machines = self.machines.lock().clone();
         let routes = self.cloud.router_routes(self.router()?);
         let machine = |hop: IpAddr| machines.get(&hop).cloned().unwrap_or_else(|| hop.to_string());
-        Ok(routes
-            .iter()
-            .map(|(to, hop)| (to.to_string(), machine(*hop)))
-            .collect())
+        Ok(routes.iter().map(|(to, hop)| (to.to_string(), machine(*hop))).collect())
     }
 
     async fn drops(&self, machine: &Machine, network: &str) -> Result<Option<String>> {
@@ -132,10 +128,7 @@ impl TestRoutes for OpenStackCloud {
 
 /// The first address of a machine.
 fn address(machine: &Machine) -> Result<IpAddr> {
-    let (_, address) = machine
-        .addresses
-        .first()
-        .context("a machine without an address")?;
+    let (_, address) = machine.addresses.first().context("a machine without an address")?;
     Ok(address.parse()?)
 }
 
@@ -174,10 +167,7 @@ impl LoadBalancers {
             found.unfinished |= balancer.loadbalancer.provisioning_status != "ACTIVE";
             found.names.insert(balancer.loadbalancer.name);
             for pool in balancer.pools {
-                let members = balancer
-                    .members
-                    .iter()
-                    .filter(|member| member.parent_id == pool.id);
+                let members = balancer.members.iter().filter(|member| member.parent_id == pool.id);
                 let members = members.map(|member| member.name.clone()).collect();
                 found.pools.insert(pool.name, members);
             }

@@ -32,10 +32,7 @@ async fn accounts_are_separate_and_requests_are_parsed() {
     let groups = "Action=CreateSecurityGroup&Version=2016-11-15&GroupName=g&GroupDescription=g";
     assert_eq!(ask(&account, "ec2", groups).await.0, 200);
     let seen: Vec<_> = account.proxy.requests().iter().map(ToString::to_string).collect();
-    assert_eq!(
-        seen,
-        ["POST ec2 DescribeInstances", "POST ec2 CreateSecurityGroup"]
-    );
+    assert_eq!(seen, ["POST ec2 DescribeInstances", "POST ec2 CreateSecurityGroup"]);
     assert_eq!(account.proxy.writes().len(), 1);
 
     let throttled = aws_refusal(true, "RequestLimitExceeded", "slowly");
@@ -54,18 +51,12 @@ async fn differences_from_aws_are_corrected() {
     assert_eq!(ask(&account, "ec2", topology).await.0, 200);
     let tags = json!({"Resources": ["i-00000000000000000"], "Tags": [{"Key": "a", "Value": "b"}]});
     let refused = account.call("ec2", "create_tags", tags).await.unwrap_err();
-    assert!(
-        refused.to_string().contains("InvalidInstanceID.NotFound"),
-        "{refused}"
-    );
+    assert!(refused.to_string().contains("InvalidInstanceID.NotFound"), "{refused}");
 
     let subnets = json!({"Name": "web", "Type": "network", "Subnets": [account.id("PUBLIC_A")]});
     let made = account.call("v2", "create_load_balancer", subnets).await.unwrap();
     let balancer = made["LoadBalancers"][0]["LoadBalancerArn"].clone();
-    assert!(
-        balancer.as_str().unwrap().contains("loadbalancer/net/web"),
-        "{balancer}"
-    );
+    assert!(balancer.as_str().unwrap().contains("loadbalancer/net/web"), "{balancer}");
     let group = json!({"Name": "web", "Protocol": "TCP", "Port": 80, "VpcId": account.id("VPC")});
     let made = account.call("v2", "create_target_group", group).await.unwrap();
     let group = made["TargetGroups"][0]["TargetGroupArn"].clone();
@@ -73,10 +64,7 @@ async fn differences_from_aws_are_corrected() {
         "LoadBalancerArn": balancer, "Protocol": "TCP", "Port": 80,
         "DefaultActions": [{"Type": "forward", "TargetGroupArn": group}],
     });
-    account
-        .call("v2", "create_listener", listener.clone())
-        .await
-        .unwrap();
+    account.call("v2", "create_listener", listener.clone()).await.unwrap();
     let twice = account.call("v2", "create_listener", listener).await.unwrap_err();
     assert!(twice.to_string().contains("DuplicateListener"), "{twice}");
     let (dump, _) = account.dump(&json!({"web": "web"})).await.unwrap();

@@ -64,24 +64,15 @@ fn code(result: kube::Result<ConfigMap>) -> u16 {
 async fn requests_are_forwarded_and_logged_in_order() {
     let fixture = Fixture::set().await;
     fixture.create("a").await.unwrap();
-    nodes::register(&fixture.client, [&NodeSpec::new("n-1")])
-        .await
-        .unwrap();
+    nodes::register(&fixture.client, [&NodeSpec::new("n-1")]).await.unwrap();
     let nodes: Api<Node> = Api::all(fixture.client.clone());
     assert_eq!(nodes.list(&ListParams::default()).await.unwrap().items.len(), 1);
     nodes.delete("n-1", &DeleteParams::default()).await.unwrap();
     let seen: Vec<_> = fixture.proxy.requests().iter().map(ToString::to_string).collect();
-    assert_eq!(
-        seen,
-        ["POST configmaps", "POST nodes", "GET nodes", "DELETE nodes n-1"]
-    );
+    assert_eq!(seen, ["POST configmaps", "POST nodes", "GET nodes", "DELETE nodes n-1"]);
     let writes = fixture.proxy.writes();
     assert_eq!(writes.len(), 3);
-    assert!(
-        writes
-            .iter()
-            .all(|write| write.status.is_some_and(|status| status < 300))
-    );
+    assert!(writes.iter().all(|write| write.status.is_some_and(|status| status < 300)));
     assert!(fixture.exists("a").await);
     fixture.proxy.forget();
     assert!(fixture.proxy.requests().is_empty());
@@ -124,9 +115,7 @@ async fn a_write_is_held_at_every_moment() {
         ("before", Moment::Before, false),
         ("committed", Moment::AfterCommit, true),
     ] {
-        let rule = fixture
-            .proxy
-            .add(Rule::when(Request::is_write, Action::Hold(moment)).at(1));
+        let rule = fixture.proxy.add(Rule::when(Request::is_write, Action::Hold(moment)).at(1));
         let meanwhile = async {
             let held = fixture.proxy.reached(rule).await;
             assert_eq!(held.as_deref(), Some("POST configmaps"));
@@ -134,15 +123,9 @@ async fn a_write_is_held_at_every_moment() {
             fixture.proxy.remove(rule);
         };
         let (created, ()) = tokio::join!(fixture.create(name), meanwhile);
-        assert_eq!(
-            code(created),
-            200,
-            "the request continues when the rule is removed"
-        );
+        assert_eq!(code(created), 200, "the request continues when the rule is removed");
     }
-    let rule = fixture
-        .proxy
-        .add(Rule::new(Action::Hold(Moment::AfterReply)).at(1));
+    let rule = fixture.proxy.add(Rule::new(Action::Hold(Moment::AfterReply)).at(1));
     fixture.create("replied").await.unwrap();
     assert!(fixture.proxy.reached(rule).await.is_some());
 }
@@ -150,9 +133,7 @@ async fn a_write_is_held_at_every_moment() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_held_request_of_a_disconnected_client_is_not_carried_out() {
     let fixture = Fixture::set().await;
-    let rule = fixture
-        .proxy
-        .add(Rule::when(Request::is_write, Action::Hold(Moment::Before)).at(1));
+    let rule = fixture.proxy.add(Rule::when(Request::is_write, Action::Hold(Moment::Before)).at(1));
     tokio::select! {
         created = fixture.create("given-up") => panic!("{created:?} although it is held"),
         held = fixture.proxy.reached(rule) => assert!(held.is_some()),
@@ -181,21 +162,11 @@ async fn watches_are_forwarded_broken_and_silenced() {
             other => panic!("the watch ended: {other:?}"),
         }
     };
-    fixture
-        .direct
-        .create(&PostParams::default(), &map("first"))
-        .await
-        .unwrap();
-    tokio::time::timeout(LIMIT, seen(&mut events, "first"))
-        .await
-        .unwrap();
+    fixture.direct.create(&PostParams::default(), &map("first")).await.unwrap();
+    tokio::time::timeout(LIMIT, seen(&mut events, "first")).await.unwrap();
 
     let silence = fixture.proxy.add(Rule::new(Action::Silence));
-    fixture
-        .direct
-        .create(&PostParams::default(), &map("second"))
-        .await
-        .unwrap();
+    fixture.direct.create(&PostParams::default(), &map("second")).await.unwrap();
     let mut second = Box::pin(seen(&mut events, "second"));
     let held = fixture.maps.get("first");
     tokio::select! {

@@ -114,11 +114,7 @@ async fn a_program_that_recovers_from_every_crash_passes() {
         .await
         .unwrap();
     report.verdict().unwrap();
-    assert_eq!(
-        (report.possible, report.played, report.missed),
-        (9, 9, 0),
-        "{report}"
-    );
+    assert_eq!((report.possible, report.played, report.missed), (9, 9, 0), "{report}");
     assert_eq!(reports.len(), 9);
     assert_eq!(reports.last(), Some(&(9, 9)));
 }
@@ -148,8 +144,5 @@ async fn every_point_without_recovery_is_reported() {
     ];
     assert_eq!(places, expected);
     let problem = report.verdict().unwrap_err().to_string();
-    assert!(
-        problem.contains("there is a lock"),
-        "the end of its log is shown: {problem}"
-    );
+    assert!(problem.contains("there is a lock"), "the end of its log is shown: {problem}");
 }

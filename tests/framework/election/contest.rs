@@ -169,9 +169,7 @@ impl Stage {
         let flags: Vec<_> = flags.iter().map(|flag| (*flag).to_owned()).collect();
         let kubeconfig = self.control_plane.kubeconfig();
         let url = self.writes.url(name);
-        contender::manager(contest, &kubeconfig, &flags, &url, &self.log_of(name))
-            .await
-            .unwrap()
+        contender::manager(contest, &kubeconfig, &flags, &url, &self.log_of(name)).await.unwrap()
     }
 
     /// Writes another holder into the Lease before it expires.

@@ -34,12 +34,7 @@ async fn a_write_in_progress_returns_before_the_lease_is_released() {
     assert!(status.success() && log.contains("Released the lease"), "{log}");
     assert!(!log.contains("Cutting off"), "{log}");
     let ended = SystemTime::now();
-    let ours: Vec<_> = stage
-        .writes
-        .entries()
-        .into_iter()
-        .filter(|entry| entry.writer == "a")
-        .collect();
+    let ours: Vec<_> = stage.writes.entries().into_iter().filter(|entry| entry.writer == "a").collect();
     for entry in &ours {
         assert!(entry.returned.unwrap() <= ended, "{entry:?}");
     }
@@ -77,17 +72,11 @@ async fn a_standby_ends_at_once_and_a_second_signal_ends_any_replica() {
     assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
     leader.terminate().unwrap();
     stage
-        .eventually("it drains", async || {
-            stage.log("a").contains("Shutting down").then_some(())
-        })
+        .eventually("it drains", async || stage.log("a").contains("Shutting down").then_some(()))
         .await;
     assert!(leader.exit_status().unwrap().is_none());
     leader.terminate().unwrap();
     let status = leader.wait(LIMIT).await.unwrap();
     assert_eq!(status.code(), Some(1));
-    assert!(
-        stage
-            .log("a")
-            .contains("Exiting without waiting for work in progress")
-    );
+    assert!(stage.log("a").contains("Exiting without waiting for work in progress"));
 }

@@ -77,10 +77,7 @@ async fn an_unreachable_api_server_ends_the_leader_and_not_the_standby() {
     let began = Instant::now();
     loses_lease(&stage, "a", &mut first).await;
     let ended = began.elapsed();
-    assert!(
-        ended < short().lease_duration,
-        "{ended:?}: another replica may lead by then"
-    );
+    assert!(ended < short().lease_duration, "{ended:?}: another replica may lead by then");
     let written = stage.writes.count("a");
     stage.control_plane.restart().await.unwrap();
     stage.wait_for_writes("b").await;
@@ -92,15 +89,9 @@ async fn an_unreachable_api_server_ends_the_leader_and_not_the_standby() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_leader_without_rights_for_leases_stops_writing() {
     let stage = Stage::set().await;
-    let kubeconfig = stage
-        .control_plane
-        .service_account_kubeconfig("kube-system", "replica")
-        .await
-        .unwrap();
+    let kubeconfig = stage.control_plane.service_account_kubeconfig("kube-system", "replica").await.unwrap();
     let role = "system:controller:node-controller";
-    manifests::bind(&stage.client, "kube-system", "replica", role)
-        .await
-        .unwrap();
+    manifests::bind(&stage.client, "kube-system", "replica", role).await.unwrap();
     let post = PostParams::default();
     // Exactly the rights of leader election.
     let role: Role = serde_json::from_value(json!({
@@ -122,10 +113,7 @@ async fn a_leader_without_rights_for_leases_stops_writing() {
     let mut first = stage.ours_as("a", &short(), &kubeconfig, &[]);
     stage.wait_for_writes("a").await;
     let _second = stage.standby("b", &short()).await;
-    bindings
-        .delete("election", &DeleteParams::default())
-        .await
-        .unwrap();
+    bindings.delete("election", &DeleteParams::default()).await.unwrap();
     loses_lease(&stage, "a", &mut first).await;
     stage.wait_for_writes("b").await;
     assert_eq!(stage.writes.successions(), ["a", "b"]);
@@ -140,10 +128,7 @@ async fn a_leader_whose_lease_is_stolen_ends_and_does_not_take_it_back() {
     stage.steal(&short().name).await;
     loses_lease(&stage, "a", &mut first).await;
     let log = stage.log("a");
-    assert!(
-        log.contains(THIEF) && log.contains("has acquired the lease"),
-        "{log}"
-    );
+    assert!(log.contains(THIEF) && log.contains("has acquired the lease"), "{log}");
     assert_eq!(stage.holder(&short().name).await, THIEF);
     // A thief that does not renew is followed like any holder.
     stage.wait_for_writes("b").await;
@@ -172,10 +157,7 @@ async fn renew_with_skew(leases: &Api<Lease>, seconds: i64) {
         Some(old) => {
             let mut lease = lease;
             lease.metadata.resource_version = old.metadata.resource_version;
-            leases
-                .replace(&short().name, &PostParams::default(), &lease)
-                .await
-                .unwrap()
+            leases.replace(&short().name, &PostParams::default(), &lease).await.unwrap()
         }
     };
 }

@@ -52,10 +52,7 @@ fn successions(stage: &Stage) -> (Vec<String>, Vec<String>) {
     let is_routes = |writer: &str| writer.ends_with(ROUTES);
     // The other Go controllers do not matter here.
     let is_nodes = |writer: &str| writer.ends_with(NODES) || !writer.contains('/');
-    (
-        stage.writes.successions_of(is_nodes),
-        stage.writes.successions_of(is_routes),
-    )
+    (stage.writes.successions_of(is_nodes), stage.writes.successions_of(is_routes))
 }
 
 /// Waits until an upstream manager has read that another holder has this Lease.
@@ -191,10 +188,7 @@ async fn only_migrated_controllers_wait_for_a_manager_of_another_kind() {
     sees_another(&stage, "go-3", LEASE).await;
     ours.kill().unwrap();
     stage.wait_for_writes(&routes("go-3")).await;
-    assert_eq!(
-        successions(&stage).1,
-        ["go-1", "ours", "go-2", "again", "go-3"].map(routes)
-    );
+    assert_eq!(successions(&stage).1, ["go-1", "ours", "go-2", "again", "go-3"].map(routes));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -208,11 +202,7 @@ async fn controllers_of_another_component_are_not_run_and_its_lease_is_not_taken
     assert_eq!(stage.writes.count(&routes("ours")), 0);
     assert!(stage.leases.get_opt(LEASE).await.unwrap().is_none());
     let log = stage.log("ours");
-    assert_eq!(
-        log.matches("Another component runs the controller").count(),
-        3,
-        "{log}"
-    );
+    assert_eq!(log.matches("Another component runs the controller").count(), 3, "{log}");
     ours.terminate().unwrap();
     assert!(ours.wait(LIMIT).await.unwrap().success());
 }

@@ -16,9 +16,7 @@ async fn of_two_replicas_one_leads_and_the_other_stands_by() {
         ccm.wait_healthy("/readyz", LIMIT).await.unwrap();
     }
     let leader = stage
-        .eventually("one writes", async || {
-            ["a", "b"].into_iter().find(|name| stage.writes.count(name) > 0)
-        })
+        .eventually("one writes", async || ["a", "b"].into_iter().find(|name| stage.writes.count(name) > 0))
         .await;
     both.sort_by_key(|(name, _)| *name != leader);
     let [(_, mut first), (standby, second)] = both;
@@ -42,11 +40,7 @@ async fn of_two_replicas_one_leads_and_the_other_stands_by() {
     }
 
     first.terminate().unwrap();
-    assert!(
-        first.wait(LIMIT).await.unwrap().success(),
-        "{}",
-        stage.log(leader)
-    );
+    assert!(first.wait(LIMIT).await.unwrap().success(), "{}", stage.log(leader));
     stage.wait_for_writes(standby).await;
     assert_eq!(stage.writes.successions(), [leader, standby]);
     assert_eq!(stage.lease(&short()).await.lease_transitions, Some(1));
@@ -79,9 +73,7 @@ async fn leadership_passes_to_and_from_a_program_with_client_go() {
     stage.wait_for_writes("ours").await;
     let mut go = stage.client_go("go", &contest).await;
     stage
-        .eventually("client-go reads the holder", async || {
-            stage.log("go").contains("leader ").then_some(())
-        })
+        .eventually("client-go reads the holder", async || stage.log("go").contains("leader ").then_some(()))
         .await;
     first.terminate().unwrap();
     assert!(first.wait(LIMIT).await.unwrap().success());
@@ -103,10 +95,7 @@ async fn leadership_passes_to_and_from_a_program_with_client_go() {
     let _fourth = stage.standby("last", &contest).await;
     drop(third);
     stage.wait_for_writes("last").await;
-    assert_eq!(
-        stage.writes.successions(),
-        ["ours", "go", "again", "go-again", "last"]
-    );
+    assert_eq!(stage.writes.successions(), ["ours", "go", "again", "go-again", "last"]);
     let transitions = stage.lease(&contest).await.lease_transitions;
     assert_eq!(transitions, Some(4));
 }
@@ -128,9 +117,7 @@ async fn failovers(
         let began = Instant::now();
         end(&mut first).await;
         stage
-            .eventually("the successor writes", async || {
-                (stage.writes.count(&successor) > 0).then_some(())
-            })
+            .eventually("the successor writes", async || (stage.writes.count(&successor) > 0).then_some(()))
             .await;
         began.elapsed()
     });

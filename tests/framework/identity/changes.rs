@@ -12,18 +12,12 @@ async fn an_expired_token_is_reported_and_the_next_one_is_used() {
     stage.write("token", &stale);
     stage.kubeconfig(&trusted, &json!({"tokenFile": "token"}));
     let mut ccm = stage.launch(&[]);
-    stage
-        .logged("The API server does not accept the credentials (401)")
-        .await;
+    stage.logged("The API server does not accept the credentials (401)").await;
     assert_ne!(ccm.get("/readyz").await.unwrap().0, 200);
     assert_eq!(ccm.get("/livez").await.unwrap().0, 200);
     stage.write("token", &stage.token);
     ccm.wait_healthy("/readyz", LIMIT).await.unwrap();
-    assert!(
-        stage.log().contains("Applied changed credentials"),
-        "{}",
-        stage.log()
-    );
+    assert!(stage.log().contains("Applied changed credentials"), "{}", stage.log());
     stage.keeps_secrets(&[&stale]);
 }
 
@@ -34,14 +28,9 @@ async fn a_plugin_runs_again_when_its_token_is_not_accepted() {
     let credential = |token: &str| json!({"status": {"token": token}}).to_string();
     stage.write("credential", &credential("nobodys"));
     let args = json!([stage.path("credential")]);
-    stage.kubeconfig(
-        &trusted,
-        &json!({"exec": {"apiVersion": "x", "command": "cat", "args": args}}),
-    );
+    stage.kubeconfig(&trusted, &json!({"exec": {"apiVersion": "x", "command": "cat", "args": args}}));
     let mut ccm = stage.launch(&[]);
-    stage
-        .logged("The API server does not accept the credentials (401)")
-        .await;
+    stage.logged("The API server does not accept the credentials (401)").await;
     stage.write("credential", &credential(&stage.token));
     ccm.wait_healthy("/readyz", LIMIT).await.unwrap();
     stage.keeps_secrets(&[]);
@@ -71,9 +60,7 @@ async fn a_rewritten_client_certificate_is_used() {
     let user = json!({"client-certificate": "client.crt", "client-key": "client.key"});
     stage.kubeconfig(&trusted, &user);
     let mut ccm = stage.launch(&[]);
-    stage
-        .logged("The API server does not accept the credentials (401)")
-        .await;
+    stage.logged("The API server does not accept the credentials (401)").await;
     stage.write("client.crt", &stage.certificate);
     stage.write("client.key", &stage.key);
     ccm.wait_healthy("/readyz", LIMIT).await.unwrap();

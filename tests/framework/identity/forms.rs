@@ -27,11 +27,7 @@ async fn every_form_of_credentials_is_accepted_and_none_is_logged() {
     };
     let forms = [
         ("a token", trusted.clone(), json!({"token": stage.token})),
-        (
-            "a file with a token",
-            trusted.clone(),
-            json!({"token": "stale", "tokenFile": "token"}),
-        ),
+        ("a file with a token", trusted.clone(), json!({"token": "stale", "tokenFile": "token"})),
         (
             "a certificate",
             json!({"certificate-authority-data": data(&stage.authority)}),
@@ -89,10 +85,7 @@ async fn unusable_credentials_end_the_start_with_a_fix_and_no_secret() {
     for (user, words) in [
         (json!({"tokenFile": "nowhere"}), "nowhere: No such file"),
         (json!({"token": format!("{secret}\n")}), "its token is invalid"),
-        (
-            plugin(&format!("echo {secret}; echo log in first >&2; exit 7")),
-            "log in first",
-        ),
+        (plugin(&format!("echo {secret}; echo log in first >&2; exit 7")), "log in first"),
         (plugin(&format!("echo {secret}")), "printed no ExecCredential"),
         (
             json!({"client-certificate-data": data(&stage.certificate), "client-key-data": data(secret)}),

@@ -38,16 +38,11 @@ impl Stage {
             None => fs::read_to_string(value[key].as_str().unwrap()).unwrap(),
         };
         let (cluster, user) = (&admin["clusters"][0]["cluster"], &admin["users"][0]["user"]);
-        let file = control_plane
-            .service_account_kubeconfig("kube-system", "ccm")
-            .await
-            .unwrap();
+        let file = control_plane.service_account_kubeconfig("kube-system", "ccm").await.unwrap();
         let account: Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
         let token = account["users"][0]["user"]["token"].as_str().unwrap().to_owned();
         let client = control_plane.client().await.unwrap();
-        manifests::bind(&client, "kube-system", "ccm", "cluster-admin")
-            .await
-            .unwrap();
+        manifests::bind(&client, "kube-system", "ccm", "cluster-admin").await.unwrap();
         Self {
             authority: text(cluster, "certificate-authority"),
             certificate: text(user, "client-certificate"),
@@ -72,10 +67,7 @@ impl Stage {
     /// A kubeconfig for this control plane. Files that it names are relative to it.
     pub(crate) fn kubeconfig(&self, cluster: &Value, user: &Value) {
         let mut of_cluster = json!({"server": self.control_plane.server()});
-        of_cluster
-            .as_object_mut()
-            .unwrap()
-            .extend(cluster.as_object().unwrap().clone());
+        of_cluster.as_object_mut().unwrap().extend(cluster.as_object().unwrap().clone());
         let config = json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "c",
             "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
@@ -109,9 +101,7 @@ impl Stage {
         Ccm::start(&Launch {
             program: binaries::out_of_tree().get_program().into(),
             args,
-            envs: envs
-                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
-                .collect(),
+            envs: envs.map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
             log: self.path("log"),
         })
         .unwrap()

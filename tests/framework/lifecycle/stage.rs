@@ -82,10 +82,7 @@ impl Stage {
 
     pub(crate) async fn merge(&self, name: &str, patch: serde_json::Value) {
         let patch = Patch::Merge(patch);
-        self.nodes
-            .patch(name, &PatchParams::default(), &patch)
-            .await
-            .unwrap();
+        self.nodes.patch(name, &PatchParams::default(), &patch).await.unwrap();
     }
 
     pub(crate) async fn exists(&self, name: &str) -> bool {
@@ -94,18 +91,11 @@ impl Stage {
 
     pub(crate) async fn names(&self) -> Vec<String> {
         let nodes = self.nodes.list(&ListParams::default()).await.unwrap();
-        nodes
-            .items
-            .into_iter()
-            .map(|node| node.metadata.name.unwrap())
-            .collect()
+        nodes.items.into_iter().map(|node| node.metadata.name.unwrap()).collect()
     }
 
     pub(crate) async fn deleted(&self, name: &str) {
-        eventually(&format!("{name} is deleted"), async || {
-            (!self.exists(name).await).then_some(())
-        })
-        .await;
+        eventually(&format!("{name} is deleted"), async || (!self.exists(name).await).then_some(())).await;
     }
 
     pub(crate) async fn node(&self, name: &str, what: &str, condition: impl Fn(&Node) -> bool) -> Node {
@@ -116,11 +106,7 @@ impl Stage {
     }
 
     pub(crate) async fn events(&self, fields: &str) -> Vec<Event> {
-        self.events
-            .list(&ListParams::default().fields(fields))
-            .await
-            .unwrap()
-            .items
+        self.events.list(&ListParams::default().fields(fields)).await.unwrap().items
     }
 
     pub(crate) async fn event(&self, node: &str, reason: &str) -> Event {
@@ -132,8 +118,7 @@ impl Stage {
     pub(crate) fn lookups(&self, name: &str) -> usize {
         let calls = self.cloud.calls();
         let own = calls.iter().filter(|call| !call.metadata);
-        own.filter(|call| call.nodes.iter().any(|node| node == name))
-            .count()
+        own.filter(|call| call.nodes.iter().any(|node| node == name)).count()
     }
 
     pub(crate) async fn more_lookups(&self, name: &str, times: usize) {

@@ -31,9 +31,7 @@ async fn a_service_gets_a_load_balancer(stage: &Stage) {
     assert!(has_finalizer(&service));
     let balancer = stage.balancer("web", |_| true).await;
     assert_eq!(addresses(&service), [balancer.address.known().unwrap().clone()]);
-    let port = service.spec.as_ref().unwrap().ports.as_ref().unwrap()[0]
-        .node_port
-        .unwrap();
+    let port = service.spec.as_ref().unwrap().ports.as_ref().unwrap()[0].node_port.unwrap();
     assert_eq!(balancer.ports, [format!("TCP/80->{port}")].into());
     assert_eq!(balancer.members, ["n1", "n2"].map(str::to_owned).into());
     assert!(balancer.tag.unwrap().starts_with("kube_cluster_id_"));
@@ -51,53 +49,32 @@ async fn a_service_gets_a_load_balancer(stage: &Stage) {
     let patches = stage.writes();
     let patches: Vec<_> = patches.iter().filter(|(.., name)| name == "web").collect();
     assert_eq!(patches.len(), 2, "{patches:?}");
-    assert!(
-        patches
-            .iter()
-            .all(|(verb, what, _)| verb == "patch" && what == "services/status")
-    );
+    assert!(patches.iter().all(|(verb, what, _)| verb == "patch" && what == "services/status"));
 }
 
 async fn ports_are_followed(stage: &Stage) {
     let ports = json!([{"name": "http", "port": 81, "targetPort": 8080}]);
     stage.merge("web", json!({"spec": {"ports": ports}})).await;
     stage
-        .balancer("web", |balancer| {
-            balancer.ports.iter().all(|port| port.starts_with("TCP/81->"))
-        })
+        .balancer("web", |balancer| balancer.ports.iter().all(|port| port.starts_with("TCP/81->")))
         .await;
 }
 
 async fn nodes_are_followed(stage: &Stage) {
     stage.join(&["n3"]).await;
-    stage
-        .balancer("web", |balancer| balancer.members.len() == 3)
-        .await;
+    stage.balancer("web", |balancer| balancer.members.len() == 3).await;
     stage.event("web", "UpdatedLoadBalancer").await;
     // Changes that do not concern load balancers cause no pass. The next pass is for the following change.
     let writes = stage.cloud.writes().len();
     nodes::set_ready(&stage.client, "n2", false).await.unwrap();
     nodes::set_ready(&stage.client, "n2", true).await.unwrap();
     let label = "node.kubernetes.io/exclude-from-external-load-balancers";
-    stage
-        .merge_node("n3", json!({"metadata": {"labels": {label: ""}}}))
-        .await;
-    stage
-        .balancer("web", |balancer| balancer.members.len() == 2)
-        .await;
+    stage.merge_node("n3", json!({"metadata": {"labels": {label: ""}}})).await;
+    stage.balancer("web", |balancer| balancer.members.len() == 2).await;
     n3_admits_no_service(stage).await;
-    assert_eq!(
-        stage.cloud.writes().len() - writes,
-        2,
-        "{:?}",
-        stage.cloud.writes()
-    );
-    stage
-        .merge_node("n3", json!({"metadata": {"labels": {label: "false"}}}))
-        .await;
-    stage
-        .balancer("web", |balancer| balancer.members.len() == 3)
-        .await;
+    assert_eq!(stage.cloud.writes().len() - writes, 2, "{:?}", stage.cloud.writes());
+    stage.merge_node("n3", json!({"metadata": {"labels": {label: "false"}}})).await;
+    stage.balancer("web", |balancer| balancer.members.len() == 3).await;
     let deleting = [{
         let taint = json!({"key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule"});
         json!({"spec": {"taints": [taint]}})
@@ -105,18 +82,14 @@ async fn nodes_are_followed(stage: &Stage) {
     for patch in deleting {
         stage.merge_node("n3", patch).await;
     }
-    stage
-        .balancer("web", |balancer| balancer.members.len() == 2)
-        .await;
+    stage.balancer("web", |balancer| balancer.members.len() == 2).await;
     n3_admits_no_service(stage).await;
 }
 
 /// Waits for the other part of the same change.
 async fn n3_admits_no_service(stage: &Stage) {
-    eventually("n3 admits no Service", async || {
-        (!stage.cloud.hosts().contains_key("n3")).then_some(())
-    })
-    .await;
+    eventually("n3 admits no Service", async || (!stage.cloud.hosts().contains_key("n3")).then_some(()))
+        .await;
 }
 
 async fn a_removed_status_and_finalizer_are_restored(stage: &Stage) {
@@ -128,23 +101,12 @@ async fn a_removed_status_and_finalizer_are_restored(stage: &Stage) {
         .await
         .unwrap();
     stage
-        .service("web", "has its address again", |service| {
-            !addresses(service).is_empty()
-        })
+        .service("web", "has its address again", |service| !addresses(service).is_empty())
         .await;
-    stage
-        .merge("web", json!({"metadata": {"finalizers": ["example.com/other"]}}))
-        .await;
-    let service = stage
-        .service("web", "has its finalizer again", has_finalizer)
-        .await;
-    assert_eq!(
-        service.metadata.finalizers.unwrap(),
-        ["example.com/other", FINALIZER]
-    );
-    stage
-        .merge("web", json!({"metadata": {"finalizers": [FINALIZER]}}))
-        .await;
+    stage.merge("web", json!({"metadata": {"finalizers": ["example.com/other"]}})).await;
+    let service = stage.service("web", "has its finalizer again", has_finalizer).await;
+    assert_eq!(service.metadata.finalizers.unwrap(), ["example.com/other", FINALIZER]);
+    stage.merge("web", json!({"metadata": {"finalizers": [FINALIZER]}})).await;
     assert_eq!(stage.cloud.writes().len(), writes, "the cloud was changed");
 }
 
@@ -161,24 +123,16 @@ async fn a_service_loses_its_load_balancer(stage: &Stage) {
 
 async fn a_type_change_deletes_the_load_balancer(stage: &Stage) {
     stage.served("changing").await;
-    stage
-        .merge("changing", json!({"spec": {"type": "ClusterIP"}}))
-        .await;
-    let service = stage
-        .service("changing", "has no finalizer", |service| !has_finalizer(service))
-        .await;
+    stage.merge("changing", json!({"spec": {"type": "ClusterIP"}})).await;
+    let service = stage.service("changing", "has no finalizer", |service| !has_finalizer(service)).await;
     assert_eq!(addresses(&service), [""; 0]);
     assert!(service.metadata.annotations.unwrap_or_default().is_empty());
     assert_eq!(stage.cloud.of("default/changing"), None);
     stage.event("changing", "DeletedLoadBalancer").await;
     // The type changes back.
+    stage.merge("changing", json!({"spec": {"type": "LoadBalancer"}})).await;
     stage
-        .merge("changing", json!({"spec": {"type": "LoadBalancer"}}))
-        .await;
-    stage
-        .service("changing", "has a load balancer again", |service| {
-            !addresses(service).is_empty()
-        })
+        .service("changing", "has a load balancer again", |service| !addresses(service).is_empty())
         .await;
     stage.delete("changing").await;
     stage.deleted("changing").await;
@@ -189,9 +143,7 @@ async fn a_recreated_service_gets_another_load_balancer(stage: &Stage) {
     // The finalizer is removed and the Service deleted at once.
     stage.cloud.pause();
     stage.delete("recreated").await;
-    stage
-        .merge("recreated", json!({"metadata": {"finalizers": null}}))
-        .await;
+    stage.merge("recreated", json!({"metadata": {"finalizers": null}})).await;
     stage.deleted("recreated").await;
     stage.create("recreated", |_| {}).await;
     stage.cloud.resume();
@@ -203,11 +155,7 @@ async fn a_recreated_service_gets_another_load_balancer(stage: &Stage) {
     assert_ne!(first.metadata.uid, second.metadata.uid);
     stage.delete("recreated").await;
     stage.deleted("recreated").await;
-    assert!(
-        stage.cloud.balancers().is_empty(),
-        "{:?}",
-        stage.cloud.balancers()
-    );
+    assert!(stage.cloud.balancers().is_empty(), "{:?}", stage.cloud.balancers());
 }
 
 async fn services_of_other_controllers_stay_unchanged(stage: &Stage) {
@@ -259,17 +207,13 @@ async fn a_service_that_gets_the_class_of_another_controller_leaves_nothing(stag
             .await
             .unwrap();
         stage.cloud.resume();
-        let service = stage
-            .service(name, "has no finalizer", |service| !has_finalizer(service))
-            .await;
+        let service = stage.service(name, "has no finalizer", |service| !has_finalizer(service)).await;
         assert_eq!(addresses(&service), ["192.0.2.99"]);
         assert_eq!(stage.cloud.of(&format!("default/{name}")), None);
         stage.event(name, "DeletedLoadBalancer").await;
         stage.marker("marker").await;
         // The other controller's finalizer has the same name.
-        stage
-            .merge(name, json!({"metadata": {"finalizers": [FINALIZER]}}))
-            .await;
+        stage.merge(name, json!({"metadata": {"finalizers": [FINALIZER]}})).await;
         stage.delete(name).await;
         if class != CLASS_ELSEWHERE {
             stage.marker("marker").await;
@@ -292,19 +236,13 @@ async fn a_provider_has_finalizers_of_its_own(stage: &Stage) {
             service["metadata"]["annotations"] = json!({PLACE: "inside"});
         })
         .await;
-    let service = stage
-        .service("placed", "has an address", |service| {
-            !addresses(service).is_empty()
-        })
-        .await;
+    let service = stage.service("placed", "has an address", |service| !addresses(service).is_empty()).await;
     assert_eq!(finalizers(&service), [FINALIZER, FINALIZER_INSIDE]);
     // The first patch has both finalizers, the second one everything else.
     let patches = stage.writes();
     let patches = patches.iter().filter(|(.., name)| name == "placed").count();
     assert_eq!(patches, 2);
-    stage
-        .merge("placed", json!({"metadata": {"annotations": {PLACE: "outside"}}}))
-        .await;
+    stage.merge("placed", json!({"metadata": {"annotations": {PLACE: "outside"}}})).await;
     stage
         .service("placed", "has the other finalizer alone", |service| {
             finalizers(service) == [FINALIZER, FINALIZER_OUTSIDE]
@@ -313,9 +251,7 @@ async fn a_provider_has_finalizers_of_its_own(stage: &Stage) {
     // The provider's own finalizer blocks the deletion, too, until the load balancer is deleted.
     stage.cloud.pause();
     stage.delete("placed").await;
-    stage
-        .merge("placed", json!({"metadata": {"finalizers": [FINALIZER_OUTSIDE]}}))
-        .await;
+    stage.merge("placed", json!({"metadata": {"finalizers": [FINALIZER_OUTSIDE]}})).await;
     stage.cloud.resume();
     stage.deleted("placed").await;
     assert_eq!(stage.cloud.of("default/placed"), None);

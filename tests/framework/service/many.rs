@@ -29,11 +29,7 @@ async fn a_node_that_joins_costs_one_pass_for_each_part() {
     stage.join(&["n3", "n4", "n5"]).await;
     eventually("all follow", async || {
         let all = stage.cloud.balancers();
-        let joined = stage
-            .cloud
-            .hosts()
-            .get("n5")
-            .is_some_and(|host| host.len() == MANY);
+        let joined = stage.cloud.hosts().get("n5").is_some_and(|host| host.len() == MANY);
         (joined && all.iter().all(|balancer| balancer.members.len() == 5)).then_some(())
     })
     .await;
@@ -45,8 +41,7 @@ async fn a_node_that_joins_costs_one_pass_for_each_part() {
     let log = stage.writes().split_off(log);
     assert!(
         // The last write for the marker may reach the audit log late.
-        log.iter()
-            .all(|(_, what, name)| what == "events/" || name == "marker"),
+        log.iter().all(|(_, what, name)| what == "events/" || name == "marker"),
         "a Service was written: {log:?}"
     );
 }

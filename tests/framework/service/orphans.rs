@@ -65,10 +65,7 @@ async fn an_orphan_is_reported_once_left_unchanged_and_adopted_by_a_new_service(
     assert_eq!(reports(&stage).await.len(), 2, "once for each process");
     let second = stage.served("lost").await;
     assert_ne!(first.metadata.uid, second.metadata.uid);
-    assert_eq!(
-        (id_of(&first), addresses(&first)),
-        (id_of(&second), addresses(&second))
-    );
+    assert_eq!((id_of(&first), addresses(&first)), (id_of(&second), addresses(&second)));
     stage.delete("lost").await;
     stage.deleted("lost").await;
     assert_eq!(stage.cloud.of("default/lost"), None);
@@ -86,10 +83,8 @@ async fn with_the_flag_an_orphan_is_deleted_after_its_time() {
     stage.served("kept").await;
     stage.served("lost").await;
     lose(&mut stage, "lost", soon).await;
-    eventually("the orphan is deleted", async || {
-        stage.cloud.of("default/lost").is_none().then_some(())
-    })
-    .await;
+    eventually("the orphan is deleted", async || stage.cloud.of("default/lost").is_none().then_some(()))
+        .await;
     assert!(reports(&stage).await.len() == 1 && stage.cloud.of("default/kept").is_some());
 }
 
@@ -112,24 +107,16 @@ async fn a_listing_without_services_after_410_deletes_no_load_balancer() {
     let expired = Rule::when(is_watch_of_services, Action::Reset);
     let unreachable = proxy.add(expired);
     proxy.break_watches(is_watch_of_services);
-    stage
-        .merge("lost", json!({"metadata": {"finalizers": null}}))
-        .await;
+    stage.merge("lost", json!({"metadata": {"finalizers": null}})).await;
     stage.delete("lost").await;
     stage.deleted("lost").await;
     proxy.remove(unreachable);
     let report = eventually("the orphan is reported", async || reports(&stage).await.pop()).await;
-    assert!(
-        report.contains("it is deleted when its Service has been missing for an hour"),
-        "{report}"
-    );
+    assert!(report.contains("it is deleted when its Service has been missing for an hour"), "{report}");
     stage.marker("marker").await;
     assert_eq!(reports(&stage).await, [report]);
     let second = stage.served("lost").await;
-    assert_eq!(
-        (id_of(&first), addresses(&first)),
-        (id_of(&second), addresses(&second))
-    );
+    assert_eq!((id_of(&first), addresses(&first)), (id_of(&second), addresses(&second)));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -146,19 +133,12 @@ async fn a_service_of_a_namespace_that_was_finalized_by_force_is_deleted() {
     .unwrap();
     services.create(&PostParams::default(), &web).await.unwrap();
     eventually("the Service is served", async || {
-        services
-            .get("web")
-            .await
-            .ok()
-            .filter(|service| !addresses(service).is_empty())
+        services.get("web").await.ok().filter(|service| !addresses(service).is_empty())
     })
     .await;
     stage.cloud.pause();
     services.delete("web", &DeleteParams::default()).await.unwrap();
-    namespaces
-        .delete("doomed", &DeleteParams::default())
-        .await
-        .unwrap();
+    namespaces.delete("doomed", &DeleteParams::default()).await.unwrap();
     let finalized = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "doomed"}, "spec": {"finalizers": []}});
     let put = http::Request::put("/api/v1/namespaces/doomed/finalize")
         .header("content-type", "application/json")
@@ -166,12 +146,7 @@ async fn a_service_of_a_namespace_that_was_finalized_by_force_is_deleted() {
         .unwrap();
     stage.client.request::<Namespace>(put).await.unwrap();
     eventually("the namespace is deleted", async || {
-        namespaces
-            .get_opt("doomed")
-            .await
-            .unwrap()
-            .is_none()
-            .then_some(())
+        namespaces.get_opt("doomed").await.unwrap().is_none().then_some(())
     })
     .await;
     let left = services.get("web").await.unwrap();

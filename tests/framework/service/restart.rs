@@ -19,9 +19,7 @@ async fn a_restart_writes_nothing() {
         })
         .await;
     stage.event("special", "EnsuredLoadBalancer").await;
-    stage
-        .merge("special", json!({"metadata": {"annotations": {WOOD: "elm"}}}))
-        .await;
+    stage.merge("special", json!({"metadata": {"annotations": {WOOD: "elm"}}})).await;
     stage.event("special", "LoadBalancerChangeBlocked").await;
     stage.kill();
 
@@ -36,9 +34,7 @@ async fn a_restart_writes_nothing() {
     })
     .await;
     stage.join(&["n3"]).await;
-    stage
-        .balancer("web-0", |balancer| balancer.members.len() == 3)
-        .await;
+    stage.balancer("web-0", |balancer| balancer.members.len() == 3).await;
     let after: Vec<_> = stage.writes().split_off(patches);
     let patched: Vec<_> = after
         .iter()
@@ -48,9 +44,7 @@ async fn a_restart_writes_nothing() {
     // All writes and Events concern the node that joined.
     eventually("all have the node", async || {
         let all = stage.cloud.balancers();
-        all.iter()
-            .all(|balancer| balancer.members.len() == 3)
-            .then_some(())
+        all.iter().all(|balancer| balancer.members.len() == 3).then_some(())
     })
     .await;
     let done = stage.cloud.writes().split_off(writes);
@@ -74,22 +68,14 @@ async fn changes_during_a_downtime_are_handled_at_the_restart() {
     }
     stage.kill();
     stage.delete("deleted").await;
-    stage
-        .merge("changed", json!({"spec": {"type": "ClusterIP"}}))
-        .await;
+    stage.merge("changed", json!({"spec": {"type": "ClusterIP"}})).await;
     stage.create("new", |_| {}).await;
     stage.join(&["n3"]).await;
     stage.run(|_| {});
     stage.deleted("deleted").await;
-    stage
-        .service("changed", "has no finalizer", |service| !has_finalizer(service))
-        .await;
-    stage
-        .service("new", "is served", |service| !addresses(service).is_empty())
-        .await;
-    stage
-        .balancer("plain", |balancer| balancer.members.len() == 3)
-        .await;
+    stage.service("changed", "has no finalizer", |service| !has_finalizer(service)).await;
+    stage.service("new", "is served", |service| !addresses(service).is_empty()).await;
+    stage.balancer("plain", |balancer| balancer.members.len() == 3).await;
     for name in ["deleted", "changed"] {
         assert_eq!(stage.cloud.of(&format!("default/{name}")), None);
     }
@@ -117,28 +103,17 @@ async fn a_program_killed_at_a_write_continues_after_its_restart() {
         stage.kill();
         stage.cloud.resume();
         stage.run(|_| {});
-        stage
-            .service(name, "is served", |service| !addresses(service).is_empty())
-            .await;
+        stage.service(name, "is served", |service| !addresses(service).is_empty()).await;
         let owner = format!("default/{name}");
         let balancers = stage.cloud.balancers();
-        assert_eq!(
-            balancers
-                .iter()
-                .filter(|balancer| balancer.owner == owner)
-                .count(),
-            1
-        );
+        assert_eq!(balancers.iter().filter(|balancer| balancer.owner == owner).count(), 1);
     }
     // A kill during a deletion.
     stage.cloud.pause();
     stage.delete("created").await;
     eventually("a write in progress", async || {
         let writes = stage.cloud.writes();
-        writes
-            .iter()
-            .any(|write| write.contains("remove {\"default/created\"}"))
-            .then_some(())
+        writes.iter().any(|write| write.contains("remove {\"default/created\"}")).then_some(())
     })
     .await;
     stage.kill();

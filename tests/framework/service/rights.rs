@@ -18,13 +18,9 @@ async fn the_role_that_every_cluster_has_is_enough() {
         .await
         .unwrap();
     let roles: Api<ClusterRole> = Api::all(stage.client.clone());
-    crate::fake::eventually("the role exists", async || {
-        roles.get_opt(ROLE).await.ok().flatten().map(drop)
-    })
-    .await;
-    manifests::bind(&stage.client, "kube-system", manifests::ACCOUNT, ROLE)
-        .await
-        .unwrap();
+    crate::fake::eventually("the role exists", async || roles.get_opt(ROLE).await.ok().flatten().map(drop))
+        .await;
+    manifests::bind(&stage.client, "kube-system", manifests::ACCOUNT, ROLE).await.unwrap();
     stage.run(|config| config.api_server.kubeconfig = Some(kubeconfig));
     let service = stage.served("web").await;
     assert!(has_finalizer(&service));

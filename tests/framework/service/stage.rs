@@ -69,13 +69,7 @@ impl Stage {
             ..Fake::default()
         };
         let flags = ["--leader-elect=false", "--controllers=service"];
-        self.program = Some(fake::start(
-            &self.control_plane,
-            &self.cluster,
-            &cloud,
-            &flags,
-            change,
-        ));
+        self.program = Some(fake::start(&self.control_plane, &self.cluster, &cloud, &flags, change));
     }
 
     /// Ends the program like a crash.
@@ -106,10 +100,7 @@ impl Stage {
 
     pub(crate) async fn merge_node(&self, name: &str, patch: Value) {
         let params = PatchParams::default();
-        self.nodes
-            .patch(name, &params, &Patch::Merge(patch))
-            .await
-            .unwrap();
+        self.nodes.patch(name, &params, &Patch::Merge(patch)).await.unwrap();
     }
 
     /// Creates a Service of type LoadBalancer, which `change` can override.
@@ -125,25 +116,16 @@ impl Stage {
         });
         change(&mut service);
         let service: Service = serde_json::from_value(service).unwrap();
-        self.services
-            .create(&PostParams::default(), &service)
-            .await
-            .unwrap()
+        self.services.create(&PostParams::default(), &service).await.unwrap()
     }
 
     pub(crate) async fn merge(&self, name: &str, patch: Value) {
         let params = PatchParams::default();
-        self.services
-            .patch(name, &params, &Patch::Merge(patch))
-            .await
-            .unwrap();
+        self.services.patch(name, &params, &Patch::Merge(patch)).await.unwrap();
     }
 
     pub(crate) async fn delete(&self, name: &str) {
-        self.services
-            .delete(name, &DeleteParams::default())
-            .await
-            .unwrap();
+        self.services.delete(name, &DeleteParams::default()).await.unwrap();
     }
 
     pub(crate) async fn service(
@@ -153,11 +135,7 @@ impl Stage {
         condition: impl Fn(&Service) -> bool,
     ) -> Service {
         eventually(&format!("{name}: {what}"), async || {
-            self.services
-                .get(name)
-                .await
-                .ok()
-                .filter(|service| condition(service))
+            self.services.get(name).await.ok().filter(|service| condition(service))
         })
         .await
     }
@@ -165,8 +143,7 @@ impl Stage {
     /// Creates a Service and waits for its address.
     pub(crate) async fn served(&self, name: &str) -> Service {
         self.create(name, |_| {}).await;
-        self.service(name, "has an address", |service| !addresses(service).is_empty())
-            .await
+        self.service(name, "has an address", |service| !addresses(service).is_empty()).await
     }
 
     pub(crate) async fn deleted(&self, name: &str) {
@@ -178,9 +155,7 @@ impl Stage {
 
     pub(crate) async fn balancer(&self, service: &str, condition: impl Fn(&Balancer) -> bool) -> Balancer {
         eventually(&format!("the balancer of {service}"), async || {
-            self.cloud
-                .of(&format!("default/{service}"))
-                .filter(|balancer| condition(balancer))
+            self.cloud.of(&format!("default/{service}")).filter(|balancer| condition(balancer))
         })
         .await
     }
@@ -189,11 +164,7 @@ impl Stage {
     pub(crate) async fn events(&self, service: &str) -> Vec<(String, String, String)> {
         let api: Api<Event> = Api::namespaced(self.client.clone(), "default");
         let fields = format!("involvedObject.kind=Service,involvedObject.name={service}");
-        let mut events = api
-            .list(&ListParams::default().fields(&fields))
-            .await
-            .unwrap()
-            .items;
+        let mut events = api.list(&ListParams::default().fields(&fields)).await.unwrap().items;
         // The names of Events end with the time.
         events.sort_by_key(|event| event.metadata.name.clone());
         events
@@ -238,13 +209,7 @@ impl Stage {
         let log = self.control_plane.audit_log().unwrap();
         log.into_iter()
             .filter(|entry| entry.is_ours() && !matches!(entry.verb.as_str(), "get" | "list" | "watch"))
-            .map(|entry| {
-                (
-                    entry.verb,
-                    format!("{}/{}", entry.resource, entry.subresource),
-                    entry.name,
-                )
-            })
+            .map(|entry| (entry.verb, format!("{}/{}", entry.resource, entry.subresource), entry.name))
             .collect()
     }
 

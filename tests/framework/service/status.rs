@@ -21,11 +21,7 @@ async fn the_status_page_shows_each_service_with_its_address_and_last_plan() {
     let service = stage.served("web").await;
     let ingress = service.status.unwrap().load_balancer.unwrap().ingress.unwrap();
     let address = ingress[0].ip.clone().unwrap();
-    let http = reqwest::Client::builder()
-        .danger_accept_invalid_certs(true)
-        .no_proxy()
-        .build()
-        .unwrap();
+    let http = reqwest::Client::builder().danger_accept_invalid_certs(true).no_proxy().build().unwrap();
     let url = format!("https://127.0.0.1:{port}/statusz");
     let row = eventually("the page shows that the Service is served", async || {
         let request = http.get(&url).header("accept", "application/json");

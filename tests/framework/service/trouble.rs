@@ -38,9 +38,7 @@ async fn a_wait_of_the_provider_is_respected_and_reported_once(stage: &Stage) {
     // Each attempt has its own request ID.
     for number in 0..4 {
         let error = error.clone().with_context("request_id", format!("req-{number}"));
-        stage
-            .cloud
-            .fail("create balancer balancer_default_slow", &error, 1);
+        stage.cloud.fail("create balancer balancer_default_slow", &error, 1);
     }
     stage.served("slow").await;
     assert_eq!(count_writes(stage, "create balancer balancer_default_slow"), 5);
@@ -62,9 +60,7 @@ async fn a_wait_of_the_provider_is_respected_and_reported_once(stage: &Stage) {
 
 async fn a_failure_is_retried(stage: &Stage) {
     let error = Error::new(ErrorKind::Unavailable, "the cloud is down");
-    stage
-        .cloud
-        .fail("create balancer balancer_default_unlucky", &error, 1);
+    stage.cloud.fail("create balancer balancer_default_unlucky", &error, 1);
     // Five seconds, the first wait of the backoff.
     stage.served("unlucky").await;
     assert_eq!(count_writes(stage, "create balancer balancer_default_unlucky"), 2);
@@ -90,16 +86,12 @@ async fn a_busy_cloud_is_not_a_failure(stage: &Stage) {
 
 async fn a_refused_value_is_reported_and_other_changes_continue(stage: &Stage) {
     stage.served("bright").await;
-    stage
-        .merge("bright", json!({"metadata": {"annotations": {COLOUR: "plaid"}}}))
-        .await;
+    stage.merge("bright", json!({"metadata": {"annotations": {COLOUR: "plaid"}}})).await;
     let message = stage.event("bright", "SyncLoadBalancerFailed").await;
     assert!(message.ends_with("plaid is no colour"), "{message}");
     // The load balancer follows the nodes nevertheless, without a wait for the next attempt.
     stage.join(&["n3"]).await;
-    stage
-        .balancer("bright", |balancer| balancer.members.contains("n3"))
-        .await;
+    stage.balancer("bright", |balancer| balancer.members.contains("n3")).await;
     // The Service can be deleted.
     stage.delete("bright").await;
     stage.deleted("bright").await;
@@ -113,26 +105,16 @@ async fn a_tolerated_value_is_reported_once(stage: &Stage) {
         })
         .await;
     stage.event("pinkish", "EnsuredLoadBalancer").await;
-    stage
-        .merge("pinkish", json!({"spec": {"externalIPs": ["192.0.2.99"]}}))
-        .await;
+    stage.merge("pinkish", json!({"spec": {"externalIPs": ["192.0.2.99"]}})).await;
     stage.marker("after-pinkish").await;
     let events = stage.events("pinkish").await;
-    let warnings: Vec<_> = events
-        .iter()
-        .filter(|(_, reason, _)| reason == "ColourIgnored")
-        .collect();
+    let warnings: Vec<_> = events.iter().filter(|(_, reason, _)| reason == "ColourIgnored").collect();
     assert_eq!(warnings.len(), 1, "{events:?}");
-    assert_eq!(
-        warnings[0].0, "cloud-provider-fake",
-        "the provider's own component"
-    );
+    assert_eq!(warnings[0].0, "cloud-provider-fake", "the provider's own component");
 }
 
 async fn an_immutable_field_stays_and_is_reported(stage: &Stage) {
-    stage
-        .merge("pinkish", json!({"metadata": {"annotations": {WOOD: "oak"}}}))
-        .await;
+    stage.merge("pinkish", json!({"metadata": {"annotations": {WOOD: "oak"}}})).await;
     let message = stage.event("pinkish", "LoadBalancerChangeBlocked").await;
     assert_eq!(
         message,
@@ -143,22 +125,15 @@ async fn an_immutable_field_stays_and_is_reported(stage: &Stage) {
 }
 
 async fn a_failed_listing_delays_work_and_loses_none(stage: &Stage) {
-    stage
-        .cloud
-        .fail_all(Some(Error::new(ErrorKind::Unauthenticated, "wrong password")));
+    stage.cloud.fail_all(Some(Error::new(ErrorKind::Unauthenticated, "wrong password")));
     stage.create("early", |_| {}).await;
     let message = stage.event("early", "SyncLoadBalancerFailed").await;
-    assert_eq!(
-        message,
-        "Error syncing load balancer: failed to ensure load balancer: wrong password"
-    );
+    assert_eq!(message, "Error syncing load balancer: failed to ensure load balancer: wrong password");
     stage.cloud.fail_all(None);
     stage.balancer("early", |_| true).await;
     stage.event("early", "EnsuredLoadBalancer").await;
     let reasons = stage.reasons("early").await;
-    let failures = reasons
-        .iter()
-        .filter(|reason| *reason == "SyncLoadBalancerFailed");
+    let failures = reasons.iter().filter(|reason| *reason == "SyncLoadBalancerFailed");
     assert_eq!(failures.count(), 1, "{reasons:?}");
 }
 
@@ -179,13 +154,9 @@ async fn a_failed_discovery_does_not_delay_known_services() {
     // The next discovery is minutes away, and these changes do not wait for it.
     let ports = json!([{"name": "http", "port": 80}, {"name": "more", "port": 81}]);
     stage.merge("known", json!({"spec": {"ports": ports}})).await;
-    stage
-        .balancer("known", |balancer| balancer.ports.len() == 2)
-        .await;
+    stage.balancer("known", |balancer| balancer.ports.len() == 2).await;
     stage.join(&["n3"]).await;
-    stage
-        .balancer("known", |balancer| balancer.members.contains("n3"))
-        .await;
+    stage.balancer("known", |balancer| balancer.members.contains("n3")).await;
     stage.delete("leaver").await;
     stage.deleted("leaver").await;
     assert_eq!(stage.cloud.of("default/leaver"), None);
@@ -247,10 +218,8 @@ async fn without_nodes_members_stay(stage: &Stage) {
     let members = stage.balancer("alone", |_| true).await.members;
     assert!(!members.is_empty(), "{members:?}");
     let events = stage.events("alone").await;
-    let warnings: Vec<_> = events
-        .iter()
-        .filter(|(_, reason, _)| reason == "UnAvailableLoadBalancer")
-        .collect();
+    let warnings: Vec<_> =
+        events.iter().filter(|(_, reason, _)| reason == "UnAvailableLoadBalancer").collect();
     assert_eq!(warnings.len(), 1, "{events:?}");
     assert_eq!(warnings[0].2, "There are no available nodes for LoadBalancer");
 }
@@ -274,10 +243,7 @@ async fn drift_is_corrected_and_a_check_without_drift_writes_nothing() {
     let writes = stage.cloud.writes().len();
     eventually("three checks", async || {
         let passes = stage.passes(reads);
-        passes
-            .get("hosts")
-            .is_some_and(|passes| *passes >= 3)
-            .then_some(())
+        passes.get("hosts").is_some_and(|passes| *passes >= 3).then_some(())
     })
     .await;
     assert_eq!(stage.cloud.writes().len(), writes);
@@ -285,25 +251,16 @@ async fn drift_is_corrected_and_a_check_without_drift_writes_nothing() {
     assert_eq!(stage.events("web").await.len(), events);
     let background = ccm_core::Priority::Background;
     let checks = stage.cloud.reads().split_off(reads);
-    assert!(
-        checks
-            .iter()
-            .all(|read| read.fresh && read.priority == background),
-        "{checks:?}"
-    );
+    assert!(checks.iter().all(|read| read.fresh && read.priority == background), "{checks:?}");
     // Others change the load balancer, and then delete it.
     stage.cloud.edit(|balancers| {
         for balancer in balancers.values_mut() {
             balancer.members.clear();
         }
     });
-    stage
-        .balancer("web", |balancer| balancer.members.len() == 2)
-        .await;
+    stage.balancer("web", |balancer| balancer.members.len() == 2).await;
     stage.cloud.edit(std::collections::BTreeMap::clear);
-    stage
-        .balancer("web", |balancer| balancer.members.len() == 2)
-        .await;
+    stage.balancer("web", |balancer| balancer.members.len() == 2).await;
     stage
         .service("web", "has the new address", |now| {
             !addresses(now).is_empty() && addresses(now) != addresses(&service)
@@ -336,33 +293,20 @@ async fn a_refused_write_of_the_status_is_reported() {
     let policies: kube::Api<ValidatingAdmissionPolicy> = kube::Api::all(stage.client.clone());
     let bindings: kube::Api<ValidatingAdmissionPolicyBinding> = kube::Api::all(stage.client.clone());
     let params = PatchParams::apply("test");
-    policies
-        .patch("no-finalizers", &params, &Patch::Apply(policy))
-        .await
-        .unwrap();
-    bindings
-        .patch("no-finalizers", &params, &Patch::Apply(binding))
-        .await
-        .unwrap();
-    stage
-        .create("probe", |service| service["spec"]["type"] = json!("ClusterIP"))
-        .await;
+    policies.patch("no-finalizers", &params, &Patch::Apply(policy)).await.unwrap();
+    bindings.patch("no-finalizers", &params, &Patch::Apply(binding)).await.unwrap();
+    stage.create("probe", |service| service["spec"]["type"] = json!("ClusterIP")).await;
     eventually("the policy is in force", async || {
         let probe = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "refused"},
             "spec": {"type": "ClusterIP", "ports": [{"port": 1}]}});
         let probe = serde_json::from_value(probe).unwrap();
         let _ = stage.services.create(&Default::default(), &probe).await;
         let touch = Patch::Merge(json!({"metadata": {"annotations": {"a": "b"}}}));
-        let refused = stage
-            .services
-            .patch_status("refused", &Default::default(), &touch)
-            .await;
+        let refused = stage.services.patch_status("refused", &Default::default(), &touch).await;
         refused.is_err().then_some(())
     })
     .await;
-    stage
-        .merge("refused", json!({"spec": {"type": "LoadBalancer"}}))
-        .await;
+    stage.merge("refused", json!({"spec": {"type": "LoadBalancer"}})).await;
     let message = stage.event("refused", "SyncLoadBalancerFailed").await;
     assert!(
         message.starts_with("Error syncing load balancer: failed to add load balancer cleanup finalizer: ")
@@ -372,16 +316,9 @@ async fn a_refused_write_of_the_status_is_reported() {
     // Other Services are served, and nothing is created for this one.
     stage.served("other").await;
     assert_eq!(stage.cloud.of("default/refused"), None);
-    bindings
-        .delete("no-finalizers", &Default::default())
-        .await
-        .unwrap();
-    stage
-        .service("refused", "is served", |service| !addresses(service).is_empty())
-        .await;
+    bindings.delete("no-finalizers", &Default::default()).await.unwrap();
+    stage.service("refused", "is served", |service| !addresses(service).is_empty()).await;
     let reasons = stage.reasons("refused").await;
-    let failures = reasons
-        .iter()
-        .filter(|reason| *reason == "SyncLoadBalancerFailed");
+    let failures = reasons.iter().filter(|reason| *reason == "SyncLoadBalancerFailed");
     assert_eq!(failures.count(), 1, "{reasons:?}");
 }

@@ -16,10 +16,7 @@ async fn only_authorized_clients_read_metrics() {
     ccm.wait_healthy("/readyz", LIMIT).await.unwrap();
 
     let metrics = until(200, || ccm.get_as(&scraper, "/metrics")).await;
-    assert!(
-        metrics.contains("apiserver_delegated_authz_request_total"),
-        "{metrics}"
-    );
+    assert!(metrics.contains("apiserver_delegated_authz_request_total"), "{metrics}");
     for (path, code) in [
         ("/metrics/slis", 403),
         ("/configz", 403),
@@ -82,10 +79,7 @@ async fn answers_are_cached_and_a_deleted_token_is_refused() {
 
     let accounts: kube::Api<k8s_openapi::api::core::v1::ServiceAccount> =
         kube::Api::namespaced(stage.client.clone(), "default");
-    accounts
-        .delete("scraper", &kube::api::DeleteParams::default())
-        .await
-        .unwrap();
+    accounts.delete("scraper", &kube::api::DeleteParams::default()).await.unwrap();
     until(401, || ccm.get_as(&scraper, "/metrics")).await;
 }
 
@@ -137,10 +131,7 @@ async fn headers_of_a_front_proxy_are_ignored() {
     let account = stage.account(true).await;
     stage.scraper().await;
     let ca = stage.control_plane.dir().join("pki/front-proxy-ca.crt");
-    let mut ccm = stage.launch(
-        &account,
-        &[&format!("--requestheader-client-ca-file={}", ca.display())],
-    );
+    let mut ccm = stage.launch(&account, &[&format!("--requestheader-client-ca-file={}", ca.display())]);
     ccm.wait_healthy("/readyz", LIMIT).await.unwrap();
     assert_eq!(stage.lines("has no effect: clients authenticate themselves"), 1);
     let pki = stage.control_plane.dir().join("pki");

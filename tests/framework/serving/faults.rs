@@ -86,10 +86,7 @@ async fn a_cluster_that_refuses_its_client_ca_ends_the_program_unless_tolerated(
 async fn all_problems_of_the_server_are_reported_at_once() {
     let stage = Stage::set().await;
     let account = stage.account(true).await;
-    let (certificate, key) = (
-        stage.folder.path().join("tls.crt"),
-        stage.folder.path().join("tls.key"),
-    );
+    let (certificate, key) = (stage.folder.path().join("tls.crt"), stage.folder.path().join("tls.key"));
     let pair = || rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     fs::write(&certificate, pair().cert.pem()).unwrap();
     fs::write(&key, pair().signing_key.serialize_pem()).unwrap();
@@ -111,12 +108,7 @@ async fn all_problems_of_the_server_are_reported_at_once() {
         "--client-ca-file: cannot read /missing/clients.pem",
         "--authentication-kubeconfig: cannot read /missing/kubeconfig",
     ] {
-        assert_eq!(
-            stage.lines(part),
-            1,
-            "{part}\n{}",
-            fs::read_to_string(stage.log()).unwrap()
-        );
+        assert_eq!(stage.lines(part), 1, "{part}\n{}", fs::read_to_string(stage.log()).unwrap());
     }
 }
 
@@ -124,11 +116,7 @@ async fn all_problems_of_the_server_are_reported_at_once() {
 async fn an_ipv6_address_is_accepted_with_and_without_brackets() {
     let stage = Stage::set().await;
     let account = stage.account(true).await;
-    let http = reqwest::Client::builder()
-        .danger_accept_invalid_certs(true)
-        .no_proxy()
-        .build()
-        .unwrap();
+    let http = reqwest::Client::builder().danger_accept_invalid_certs(true).no_proxy().build().unwrap();
     for address in ["::1", "[::1]", "::"] {
         let ccm = stage.launch(&account, &[&format!("--bind-address={address}")]);
         let url = format!("https://[::1]:{}/livez", ccm.port());
@@ -144,10 +132,7 @@ async fn an_ipv6_address_is_accepted_with_and_without_brackets() {
 async fn changed_certificates_are_used_if_they_are_valid() {
     let stage = Stage::set().await;
     let account = stage.account(true).await;
-    let (certificate, key) = (
-        stage.folder.path().join("tls.crt"),
-        stage.folder.path().join("tls.key"),
-    );
+    let (certificate, key) = (stage.folder.path().join("tls.crt"), stage.folder.path().join("tls.key"));
     let pair = || rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let (old, new) = (pair(), pair());
     fs::write(&certificate, old.cert.pem()).unwrap();
@@ -176,10 +161,7 @@ async fn changed_certificates_are_used_if_they_are_valid() {
     fs::write(&certificate, new.cert.pem()).unwrap();
     assert_eq!(shown().await, old.cert.der().to_vec());
     assert_eq!(shown().await, old.cert.der().to_vec());
-    assert_eq!(
-        stage.lines("Changed files are not usable, keeping the previous content"),
-        1
-    );
+    assert_eq!(stage.lines("Changed files are not usable, keeping the previous content"), 1);
     fs::write(&key, new.signing_key.serialize_pem()).unwrap();
     assert_eq!(shown().await, new.cert.der().to_vec());
     fs::remove_file(&key).unwrap();
@@ -196,10 +178,7 @@ async fn a_hanging_review_times_out_and_delays_no_other_client() {
     let through = proxy.kubeconfig().display();
     let mut ccm = stage.launch(&account, &[&format!("--authentication-kubeconfig={through}")]);
     ccm.wait_healthy("/readyz", LIMIT).await.unwrap();
-    let rule = proxy.add(Rule::when(
-        |request| request.resource == "tokenreviews",
-        Action::Silence,
-    ));
+    let rule = proxy.add(Rule::when(|request| request.resource == "tokenreviews", Action::Silence));
     let url = format!("https://127.0.0.1:{}/metrics", ccm.port());
     let http = reqwest::Client::builder()
         .danger_accept_invalid_certs(true)

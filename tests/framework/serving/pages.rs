@@ -20,10 +20,7 @@ async fn pages_show_config_flags_and_state() {
     let configz: Value = serde_json::from_str(&until(200, || ccm.get("/configz")).await).unwrap();
     let config = &configz["cloudcontrollermanager.config.k8s.io"];
     assert_eq!(config["kind"], "CloudControllerManagerConfiguration");
-    assert_eq!(
-        config["apiVersion"],
-        "cloudcontrollermanager.config.k8s.io/v1alpha1"
-    );
+    assert_eq!(config["apiVersion"], "cloudcontrollermanager.config.k8s.io/v1alpha1");
     assert_eq!(config["NodeStatusUpdateFrequency"], "1m30s");
     assert_eq!(config["Generic"]["Port"], ccm.port());
     assert_eq!(config["KubeCloudShared"]["CloudProvider"]["Name"], "acme");
@@ -31,10 +28,7 @@ async fn pages_show_config_flags_and_state() {
     let flagz = until(200, || ccm.get("/flagz")).await;
     assert!(flagz.contains("\nnode-status-update-frequency=90s\n"), "{flagz}");
     let flagz: Value = serde_json::from_str(&get_json(&ccm, "/flagz").await).unwrap();
-    assert_eq!(
-        (&flagz["kind"], &flagz["flags"]["cloud-provider"]),
-        (&"Flagz".into(), &"acme".into())
-    );
+    assert_eq!((&flagz["kind"], &flagz["flags"]["cloud-provider"]), (&"Flagz".into(), &"acme".into()));
 
     let status: Value = serde_json::from_str(&get_json(&ccm, "/statusz").await).unwrap();
     assert_eq!(status["kind"], "Statusz");
@@ -42,10 +36,7 @@ async fn pages_show_config_flags_and_state() {
     assert_eq!(status["nodes"]["total"], 2);
     assert_eq!(status["leadership"]["leads"], true);
     let page = until(200, || ccm.get("/statusz")).await;
-    assert!(
-        page.starts_with("<!doctype html>") && page.contains("Works alone"),
-        "{page}"
-    );
+    assert!(page.starts_with("<!doctype html>") && page.contains("Works alone"), "{page}");
     let ready = until(200, || ccm.get("/readyz?verbose")).await;
     for check in [
         "cloud-reachable",
@@ -63,11 +54,7 @@ async fn pages_show_config_flags_and_state() {
 }
 
 async fn get_json(ccm: &ccm_testbed::binary::Ccm, path: &str) -> String {
-    let http = reqwest::Client::builder()
-        .danger_accept_invalid_certs(true)
-        .no_proxy()
-        .build()
-        .unwrap();
+    let http = reqwest::Client::builder().danger_accept_invalid_certs(true).no_proxy().build().unwrap();
     let url = format!("https://127.0.0.1:{}{path}", ccm.port());
     let request = http.get(url).header("accept", "application/json");
     request.send().await.unwrap().text().await.unwrap()

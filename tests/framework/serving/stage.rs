@@ -36,11 +36,7 @@ impl Stage {
     /// The kubeconfig of the program's account, with the rights of the node controllers and, with `may_review`, the right to
     /// create reviews.
     pub(crate) async fn account(&self, may_review: bool) -> std::path::PathBuf {
-        let kubeconfig = self
-            .control_plane
-            .service_account_kubeconfig("kube-system", ACCOUNT)
-            .await
-            .unwrap();
+        let kubeconfig = self.control_plane.service_account_kubeconfig("kube-system", ACCOUNT).await.unwrap();
         let rules =
             json!([{"apiGroups": [""], "resources": ["nodes", "services"], "verbs": ["list", "watch"]}]);
         self.grant("kube-system", ACCOUNT, "ccm-least", &rules).await;
@@ -66,18 +62,12 @@ impl Stage {
     /// Creates a ClusterRole, and binds it to an account.
     pub(crate) async fn grant(&self, namespace: &str, account: &str, role: &str, rules: &Value) {
         manifests::cluster_role(&self.client, role, rules).await.unwrap();
-        manifests::bind(&self.client, namespace, account, role)
-            .await
-            .unwrap();
+        manifests::bind(&self.client, namespace, account, role).await.unwrap();
     }
 
     /// The token of an account of a client.
     pub(crate) async fn token(&self, account: &str) -> String {
-        let file = self
-            .control_plane
-            .service_account_kubeconfig("default", account)
-            .await
-            .unwrap();
+        let file = self.control_plane.service_account_kubeconfig("default", account).await.unwrap();
         let config: Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
         config["users"][0]["user"]["token"].as_str().unwrap().to_owned()
     }
@@ -99,10 +89,7 @@ impl Stage {
             "--leader-elect=false".to_owned(),
             "-v=4".to_owned(),
         ];
-        if !flags
-            .iter()
-            .any(|flag| flag.starts_with("--authorization-always"))
-        {
+        if !flags.iter().any(|flag| flag.starts_with("--authorization-always")) {
             args.push("--authorization-always-allow-paths=/healthz,/readyz,/livez".to_owned());
         }
         args.extend(flags.iter().map(|flag| (*flag).to_owned()));

@@ -55,11 +55,7 @@ async fn the_route_of_a_node_that_is_deleted_meanwhile_is_deleted() {
             (routes.destinations() == set(&["10.244.0.0/24"])).then_some(())
         })
         .await;
-    assert_eq!(
-        routes.count("router_remove_extraroutes"),
-        1,
-        "the route was created first"
-    );
+    assert_eq!(routes.count("router_remove_extraroutes"), 1, "the route was created first");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -100,9 +96,7 @@ async fn a_route_that_others_delete_is_recreated_within_the_period() {
     routes.scene.cloud.set_router_routes(&routes.router, &[]).unwrap();
     routes
         .scene
-        .eventually("the routes exist again", async || {
-            (routes.destinations() == both).then_some(())
-        })
+        .eventually("the routes exist again", async || (routes.destinations() == both).then_some(()))
         .await;
 }
 
@@ -119,9 +113,7 @@ async fn both_families_and_ipv6_alone_are_routed() {
     ];
     let routes = RouteScene::set_with(&networks).await;
     let dual = routes.server("dual", "dual");
-    routes
-        .register("dual", &["10.244.1.0/24", "fd44:0:0:1::/64"])
-        .await;
+    routes.register("dual", &["10.244.1.0/24", "fd44:0:0:1::/64"]).await;
     let six = routes.server("six", "six");
     routes.register("six", &["fd44:0:0:2::/64"]).await;
     // The machine has no IPv6 address for routes to its Pods.
@@ -135,10 +127,7 @@ async fn both_families_and_ipv6_alone_are_routed() {
     let event = routes.scene.event("four", "FailedToCreateRoute").await;
     let message = event.message.unwrap();
     assert!(message.contains("no internal IPv6 address"), "{message}");
-    assert_eq!(
-        routes.destinations(),
-        set(&["10.244.1.0/24", "fd44:0:0:1::/64", "fd44:0:0:2::/64"])
-    );
+    assert_eq!(routes.destinations(), set(&["10.244.1.0/24", "fd44:0:0:1::/64", "fd44:0:0:2::/64"]));
     for (server, pairs) in [
         (dual, &["10.244.1.0/24", "fd44:0:0:1::/64"][..]),
         (six, &["fd44:0:0:2::/64"]),
@@ -166,9 +155,7 @@ async fn a_cluster_cidr_of_the_other_family_creates_and_deletes_no_route() {
     ];
     let _ccm = scene.start(&flags).await;
     let node = scene.initialized("node-1").await;
-    scene
-        .logged("Nodes have podCIDRs of a family that --cluster-cidr does not name")
-        .await;
+    scene.logged("Nodes have podCIDRs of a family that --cluster-cidr does not name").await;
     routes.passes(2).await;
     assert_eq!(routes.destinations(), set(&["10.244.9.0/24"]));
     assert_eq!(routes.writes(), 0);

@@ -48,8 +48,7 @@ impl UpstreamService<'_> {
     }
 
     fn is_internal(&self) -> bool {
-        self.annotation("internal")
-            .is_some_and(|value| !["", "false"].contains(&value))
+        self.annotation("internal").is_some_and(|value| !["", "false"].contains(&value))
     }
 
     fn is_local(&self) -> bool {
@@ -112,15 +111,8 @@ impl UpstreamService<'_> {
 
     /// Whether upstream reports an error before it writes anything.
     fn is_refused(&self) -> bool {
-        let protocols: BTreeSet<_> = self
-            .ports()
-            .iter()
-            .map(|port| port["protocol"].to_string())
-            .collect();
-        let is_bad = |key: &str| {
-            self.annotation(key)
-                .is_some_and(|value| value.parse::<u64>().is_err())
-        };
+        let protocols: BTreeSet<_> = self.ports().iter().map(|port| port["protocol"].to_string()).collect();
+        let is_bad = |key: &str| self.annotation(key).is_some_and(|value| value.parse::<u64>().is_err());
         protocols.len() > 1
             || self.service["spec"]["sessionAffinity"] == "ClientIP"
             || is_bad("healthcheck-interval")
@@ -177,10 +169,7 @@ fn lb_name(requested: &UpstreamService<'_>) -> String {
 /// Rules of a group without their descriptions, which upstream does not compare.
 fn tuples(group: Option<&Value>) -> Set {
     let rules = group.map(|group| set(&group["rules"])).unwrap_or_default();
-    let tuple = |rule: &String| {
-        rule.rsplit_once(" (")
-            .map_or(rule.clone(), |(tuple, _)| tuple.to_owned())
-    };
+    let tuple = |rule: &String| rule.rsplit_once(" (").map_or(rule.clone(), |(tuple, _)| tuple.to_owned());
     rules.iter().map(tuple).collect()
 }
 
@@ -222,21 +211,12 @@ fn network(got: &Value, requested: &UpstreamService<'_>, hosts: &[Host], config:
     }
     let groups = set(&lb["groups"]);
     if config["NLBSecurityGroupMode"] == "Managed" && !groups.is_empty() {
-        let short: String = requested
-            .name
-            .chars()
-            .filter(char::is_ascii_alphanumeric)
-            .take(8)
-            .collect();
+        let short: String = requested.name.chars().filter(char::is_ascii_alphanumeric).take(8).collect();
         let own = format!("k8s-default-{short}-<hash>");
         if groups != Set::from([format!("<sg:{own}>")]) {
             writes.push("set security groups".to_owned());
         }
-        writes.extend(group_writes(
-            got,
-            &own,
-            &front_rules(requested, requested.ports().iter()),
-        ));
+        writes.extend(group_writes(got, &own, &front_rules(requested, requested.ports().iter())));
     }
     let ports = requested.network_ports();
     for port in &ports {
@@ -257,12 +237,8 @@ fn network(got: &Value, requested: &UpstreamService<'_>, hosts: &[Host], config:
         ("access_logs.s3.enabled", logs.to_string()),
     ];
     if logs {
-        let bucket = requested
-            .annotation("access-log-s3-bucket-name")
-            .unwrap_or_default();
-        let prefix = requested
-            .annotation("access-log-s3-bucket-prefix")
-            .unwrap_or_default();
+        let bucket = requested.annotation("access-log-s3-bucket-name").unwrap_or_default();
+        let prefix = requested.annotation("access-log-s3-bucket-prefix").unwrap_or_default();
         attributes.push(("access_logs.s3.bucket", bucket.to_owned()));
         attributes.push(("access_logs.s3.prefix", prefix.to_owned()));
     }
@@ -292,14 +268,8 @@ fn health_check(requested: &UpstreamService<'_>) -> [(&'static str, Value); 4] {
     [
         ("HealthCheckPort", port),
         ("HealthCheckProtocol", json!(protocol)),
-        (
-            "HealthCheckIntervalSeconds",
-            requested.number("healthcheck-interval", interval),
-        ),
-        (
-            "HealthyThresholdCount",
-            requested.number("healthcheck-healthy-threshold", threshold),
-        ),
+        ("HealthCheckIntervalSeconds", requested.number("healthcheck-interval", interval)),
+        ("HealthyThresholdCount", requested.number("healthcheck-healthy-threshold", threshold)),
     ]
 }
 
@@ -339,11 +309,7 @@ fn listener_writes(
         return writes;
     };
     let node_port = &port.node_port;
-    let desired: Set = requested
-        .targets(hosts)
-        .iter()
-        .map(|node| format!("{node}:{node_port}"))
-        .collect();
+    let desired: Set = requested.targets(hosts).iter().map(|node| format!("{node}:{node_port}")).collect();
     if set(&group["targets"]) != desired {
         writes.push(format!("change the targets of {name}"));
     }
@@ -359,10 +325,7 @@ fn listener_writes(
 fn network_of(subnet: &str) -> String {
     let is_private = subnet.contains("private");
     let zone = subnet.trim_end_matches('>').bytes().last().unwrap_or(b'a') - b'a';
-    format!(
-        "10.0.{}.0/20",
-        u32::from(zone) * 32 + if is_private { 16 } else { 0 }
-    )
+    format!("10.0.{}.0/20", u32::from(zone) * 32 + if is_private { 16 } else { 0 })
 }
 
 /// Rules of the group of the nodes that lead from this load balancer.
@@ -373,10 +336,7 @@ fn node_group_writes(
     ports: &[Port],
 ) -> Vec<String> {
     let group = named(&cloud["security_groups"], "nodes");
-    let (have, have_tuples) = (
-        group.map(|group| set(&group["rules"])).unwrap_or_default(),
-        tuples(group),
-    );
+    let (have, have_tuples) = (group.map(|group| set(&group["rules"])).unwrap_or_default(), tuples(group));
     let mut writes = Vec::new();
     let mut compare = |kind: &str, desired: &Set| {
         let mark = format!("(kubernetes.io/rule/nlb/{kind}={})", lb_name(requested));
@@ -409,9 +369,7 @@ fn node_group_writes(
     let anywhere = requested.ranges() == Set::from([ANYWHERE.to_owned()]);
     // Upstream does not check health rules, not even orphaned ones, if its client rules already admit all addresses.
     if !(anywhere && protocol == "tcp" && checked == clients) {
-        let subnets = items(&lb["zones"])
-            .iter()
-            .map(|zone| network_of(zone[0].as_str().unwrap_or_default()));
+        let subnets = items(&lb["zones"]).iter().map(|zone| network_of(zone[0].as_str().unwrap_or_default()));
         compare("health", &rules("tcp", &checked, &subnets.collect()));
     }
     compare("client", &rules(protocol, &clients, &requested.ranges()));
@@ -426,10 +384,7 @@ fn node_group_writes(
         }
     }
     for rule in have.iter().filter(|rule| rule.contains("/nlb/mtu)")) {
-        if !mtu
-            .iter()
-            .any(|source| rule.contains(&format!(" from {source} ")))
-        {
+        if !mtu.iter().any(|source| rule.contains(&format!(" from {source} "))) {
             writes.push(format!("revoke {rule}"));
         }
     }
@@ -452,10 +407,7 @@ fn classic(got: &Value, requested: &UpstreamService<'_>, hosts: &[Host]) -> Vec<
             (false, _) if given == "http" => ("HTTP", "HTTP"),
             _ => ("TCP", "TCP"),
         };
-        let certificate = requested
-            .is_secure(port)
-            .then(|| requested.annotation("ssl-cert"))
-            .flatten();
+        let certificate = requested.is_secure(port).then(|| requested.annotation("ssl-cert")).flatten();
         format!(
             "{front}:{} {back}:{} {}",
             port["port"],
@@ -474,30 +426,18 @@ fn classic(got: &Value, requested: &UpstreamService<'_>, hosts: &[Host]) -> Vec<
         )
     };
     let have: Set = items(&lb["listeners"]).iter().map(seen).collect();
-    writes.extend(
-        desired
-            .difference(&have)
-            .map(|one| format!("create listener {one}")),
-    );
-    writes.extend(
-        have.difference(&desired)
-            .map(|one| format!("delete listener {one}")),
-    );
+    writes.extend(desired.difference(&have).map(|one| format!("create listener {one}")));
+    writes.extend(have.difference(&desired).map(|one| format!("delete listener {one}")));
 
     let kind = if requested.is_internal() {
         "private"
     } else {
         "public"
     };
-    let subnets: Set = ["a", "b", "c"]
-        .map(|zone| format!("<subnet:{kind}-{zone}>"))
-        .into();
+    let subnets: Set = ["a", "b", "c"].map(|zone| format!("<subnet:{kind}-{zone}>")).into();
     let own = format!("k8s-elb-{name}");
     let mut groups = Set::from([format!("<sg:{own}>")]);
-    let extra = requested
-        .annotation("extra-security-groups")
-        .unwrap_or_default()
-        .split(',');
+    let extra = requested.annotation("extra-security-groups").unwrap_or_default().split(',');
     groups.extend(extra.filter(|group| !group.is_empty()).map(str::to_owned));
     let instances: Set = requested.targets(hosts).into_iter().collect();
     for (key, desired) in [("subnets", subnets), ("groups", groups), ("instances", instances)] {
@@ -505,11 +445,7 @@ fn classic(got: &Value, requested: &UpstreamService<'_>, hosts: &[Host]) -> Vec<
             writes.push(format!("change the {key}"));
         }
     }
-    writes.extend(group_writes(
-        got,
-        &own,
-        &front_rules(requested, requested.ports().iter()),
-    ));
+    writes.extend(group_writes(got, &own, &front_rules(requested, requested.ports().iter())));
 
     let policies = match requested.annotation("proxy-protocol") {
         Some("*") => requested.ports(),
@@ -517,13 +453,9 @@ fn classic(got: &Value, requested: &UpstreamService<'_>, hosts: &[Host]) -> Vec<
     };
     let desired: Set = policies.iter().map(|port| text(&port["nodePort"])).collect();
     let backends = items(&lb["backends"]).iter().map(text);
-    let backends: Vec<_> = backends
-        .filter(|backend| backend.contains("k8s-proxyprotocol-enabled"))
-        .collect();
+    let backends: Vec<_> = backends.filter(|backend| backend.contains("k8s-proxyprotocol-enabled")).collect();
     if backends.len() != desired.len()
-        || !desired
-            .iter()
-            .all(|port| backends.iter().any(|one| one.contains(port)))
+        || !desired.iter().all(|port| backends.iter().any(|one| one.contains(port)))
     {
         writes.push("change the policies of backends".to_owned());
     }
@@ -536,11 +468,7 @@ fn classic(got: &Value, requested: &UpstreamService<'_>, hosts: &[Host]) -> Vec<
             &attributes["AccessLog"]["Enabled"],
             json!(requested.is_true("access-log-enabled")),
         ),
-        (
-            "draining",
-            &attributes["ConnectionDraining"]["Enabled"],
-            json!(draining),
-        ),
+        ("draining", &attributes["ConnectionDraining"]["Enabled"], json!(draining)),
         (
             "idle timeout",
             &attributes["ConnectionSettings"]["IdleTimeout"],
@@ -561,10 +489,7 @@ fn classic(got: &Value, requested: &UpstreamService<'_>, hosts: &[Host]) -> Vec<
         writes.push("change the draining timeout".to_owned());
     }
     let target = match requested.is_local() {
-        true => format!(
-            "HTTP:{}/healthz",
-            text(&requested.service["spec"]["healthCheckNodePort"])
-        ),
+        true => format!("HTTP:{}/healthz", text(&requested.service["spec"]["healthCheckNodePort"])),
         false => {
             let first = requested.ports().first().map(|port| text(&port["nodePort"]));
             let protocol = if ["HTTPS", "SSL"].contains(&backend.as_str()) {

@@ -51,11 +51,7 @@ async fn security_group(site: &OpenStackSite, now: &PresentNames, group: &Value)
     let made = rest.post("network/v2.0/security-groups", body).await?;
     let id = text(&made["security_group"]["id"]);
     for rule in items(&made["security_group"]["security_group_rules"]) {
-        rest.delete(&format!(
-            "network/v2.0/security-group-rules/{}",
-            text(&rule["id"])
-        ))
-        .await?;
+        rest.delete(&format!("network/v2.0/security-group-rules/{}", text(&rule["id"]))).await?;
     }
     for rule in items(&group["rules"]) {
         let mut rule = filled(&now.value(rule));
@@ -72,10 +68,7 @@ async fn security_group(site: &OpenStackSite, now: &PresentNames, group: &Value)
 async fn node_ports(site: &OpenStackSite, cloud: &Value, groups: &[String]) -> Result<()> {
     let rest = &site.rest;
     for (node, id) in &site.servers {
-        if !items(&cloud["node_ports"][node]["security_groups"])
-            .iter()
-            .any(|group| group == "<sg>")
-        {
+        if !items(&cloud["node_ports"][node]["security_groups"]).iter().any(|group| group == "<sg>") {
             continue;
         }
         for port in rest.list(&format!("network/v2.0/ports?device_id={id}")).await? {
@@ -141,7 +134,5 @@ async fn balancer(site: &OpenStackSite, now: &PresentNames, lb: &Value) -> Resul
         let found = rest.get(&path).await.ok()?["loadbalancer"].clone();
         (found["provisioning_status"] == "ACTIVE").then_some(found)
     };
-    eventually(LIMIT, active)
-        .await
-        .with_context(|| format!("{path} does not become ACTIVE"))
+    eventually(LIMIT, active).await.with_context(|| format!("{path} does not become ACTIVE"))
 }

@@ -95,9 +95,7 @@ const UUID: &str = r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{
 const LIMIT: Duration = Duration::from_secs(400);
 
 fn pick(object: &Value, keys: &[&str]) -> Map<String, Value> {
-    keys.iter()
-        .map(|key| ((*key).to_owned(), object[*key].clone()))
-        .collect()
+    keys.iter().map(|key| ((*key).to_owned(), object[*key].clone())).collect()
 }
 
 /// All objects of the project that may be created for Services.
@@ -111,15 +109,11 @@ pub(super) struct ProjectObjects {
 impl ProjectObjects {
     pub(super) async fn read(site: &OpenStackSite) -> Result<Self> {
         let (rest, project) = (&site.rest, &site.project);
-        let neutron = async |kind: &str| {
-            rest.list(&format!("network/v2.0/{kind}?project_id={project}"))
-                .await
-        };
+        let neutron =
+            async |kind: &str| rest.list(&format!("network/v2.0/{kind}?project_id={project}")).await;
         Ok(Self {
             balancers: rest
-                .list(&format!(
-                    "load-balancer/v2.0/lbaas/loadbalancers?project_id={project}"
-                ))
+                .list(&format!("load-balancer/v2.0/lbaas/loadbalancers?project_id={project}"))
                 .await?,
             floating: neutron("floatingips").await?,
             groups: neutron("security-groups").await?,
@@ -168,16 +162,12 @@ pub(super) async fn dump(site: &OpenStackSite) -> Result<(Value, Names)> {
             (format!("lb:{name}"), format!("<vip:{name}>"))
         };
         names.ids.insert(text(&balancer["id"]), format!("<{lb}>"));
-        names
-            .ids
-            .insert(text(&balancer["vip_port_id"]), format!("<port of {lb}>"));
+        names.ids.insert(text(&balancer["vip_port_id"]), format!("<port of {lb}>"));
         names.addresses.insert(text(&balancer["vip_address"]), vip);
     }
     for floating in &new.floating {
         names.ids.insert(text(&floating["id"]), "<fip>".to_owned());
-        names
-            .addresses
-            .insert(text(&floating["floating_ip_address"]), "<fip>".to_owned());
+        names.addresses.insert(text(&floating["floating_ip_address"]), "<fip>".to_owned());
     }
     for group in &new.groups {
         names.ids.insert(text(&group["id"]), "<sg>".to_owned());
@@ -189,10 +179,7 @@ pub(super) async fn dump(site: &OpenStackSite) -> Result<(Value, Names)> {
     balancers.sort_by_key(|one| text(&one["name"]));
     let mut groups = Vec::new();
     for group in &new.groups {
-        let path = format!(
-            "network/v2.0/security-group-rules?security_group_id={}",
-            text(&group["id"])
-        );
+        let path = format!("network/v2.0/security-group-rules?security_group_id={}", text(&group["id"]));
         let mut rules: Vec<Value> = Vec::new();
         for rule in site.rest.list(&path).await? {
             let mut picked = pick(&rule, &RULE);
@@ -216,26 +203,14 @@ pub(super) async fn dump(site: &OpenStackSite) -> Result<(Value, Names)> {
             let port = all_ports.iter().find(|port| port["device_id"] == **id)?;
             let mut groups: Vec<String> = items(&port["security_groups"])
                 .iter()
-                .map(|group| {
-                    names
-                        .ids
-                        .get(&text(group))
-                        .cloned()
-                        .unwrap_or_else(|| text(group))
-                })
+                .map(|group| names.ids.get(&text(group)).cloned().unwrap_or_else(|| text(group)))
                 .collect();
             groups.sort();
-            Some((
-                name.clone(),
-                json!({"security_groups": groups, "tags": port["tags"]}),
-            ))
+            Some((name.clone(), json!({"security_groups": groups, "tags": port["tags"]})))
         })
         .collect();
-    let floating: Vec<Value> = new
-        .floating
-        .iter()
-        .map(|floating| Value::Object(pick(floating, &FLOATING)))
-        .collect();
+    let floating: Vec<Value> =
+        new.floating.iter().map(|floating| Value::Object(pick(floating, &FLOATING))).collect();
     let cloud = json!({
         "loadbalancers": balancers,
         "floatingips": floating,
@@ -252,11 +227,7 @@ async fn balancer(site: &OpenStackSite, one: &Value) -> Result<Value> {
     let mut found = pick(one, &BALANCER);
     let mut labels = BTreeMap::new();
     let mut listeners = Vec::new();
-    for listener in site
-        .rest
-        .list(&format!("{lbaas}/listeners?loadbalancer_id={id}"))
-        .await?
-    {
+    for listener in site.rest.list(&format!("{lbaas}/listeners?loadbalancer_id={id}")).await? {
         let label = format!("{}/{}", text(&listener["protocol"]), listener["protocol_port"]);
         labels.insert(text(&listener["id"]), label);
         let mut picked = pick(&listener, &LISTENER);
@@ -266,11 +237,7 @@ async fn balancer(site: &OpenStackSite, one: &Value) -> Result<Value> {
         listeners.push(Value::Object(picked));
     }
     let mut pools = Vec::new();
-    for pool in site
-        .rest
-        .list(&format!("{lbaas}/pools?loadbalancer_id={id}"))
-        .await?
-    {
+    for pool in site.rest.list(&format!("{lbaas}/pools?loadbalancer_id={id}")).await? {
         let mut picked = pick(
             &pool,
             &[
@@ -294,10 +261,7 @@ async fn balancer(site: &OpenStackSite, one: &Value) -> Result<Value> {
         }
         picked.insert("members".to_owned(), json!(members));
         if let Some(monitor) = pool["healthmonitor_id"].as_str() {
-            let monitor = site
-                .rest
-                .get(&format!("{lbaas}/healthmonitors/{monitor}"))
-                .await?;
+            let monitor = site.rest.get(&format!("{lbaas}/healthmonitors/{monitor}")).await?;
             let monitor = pick(&monitor["healthmonitor"], &MONITOR);
             picked.insert("health_monitor".to_owned(), Value::Object(monitor));
         }
@@ -314,21 +278,15 @@ pub(super) async fn clear(site: &OpenStackSite) -> Result<()> {
     let left = ProjectObjects::read(site).await?.without(&site.base);
     for balancer in &left.balancers {
         let id = text(&balancer["id"]);
-        rest.delete(&format!(
-            "load-balancer/v2.0/lbaas/loadbalancers/{id}?cascade=true"
-        ))
-        .await?;
+        rest.delete(&format!("load-balancer/v2.0/lbaas/loadbalancers/{id}?cascade=true")).await?;
     }
     let deleted = async || {
         let now = ProjectObjects::read(site).await.ok()?;
         now.without(&site.base).balancers.is_empty().then_some(())
     };
-    eventually(LIMIT, deleted)
-        .await
-        .context("a load balancer was not deleted")?;
+    eventually(LIMIT, deleted).await.context("a load balancer was not deleted")?;
     for floating in &left.floating {
-        rest.delete(&format!("network/v2.0/floatingips/{}", text(&floating["id"])))
-            .await?;
+        rest.delete(&format!("network/v2.0/floatingips/{}", text(&floating["id"]))).await?;
     }
     let groups: Vec<String> = left.groups.iter().map(|group| text(&group["id"])).collect();
     for port in ProjectObjects::read(site).await?.ports {
@@ -336,13 +294,11 @@ pub(super) async fn clear(site: &OpenStackSite) -> Result<()> {
         if has.iter().any(|group| groups.contains(group)) {
             let keep: Vec<&String> = has.iter().filter(|group| !groups.contains(group)).collect();
             let path = format!("network/v2.0/ports/{}", text(&port["id"]));
-            rest.put(&path, json!({"port": {"security_groups": keep}}))
-                .await?;
+            rest.put(&path, json!({"port": {"security_groups": keep}})).await?;
         }
     }
     for group in &groups {
-        rest.delete(&format!("network/v2.0/security-groups/{group}"))
-            .await?;
+        rest.delete(&format!("network/v2.0/security-groups/{group}")).await?;
     }
     Ok(())
 }

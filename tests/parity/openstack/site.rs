@@ -73,11 +73,8 @@ impl OpenStackSite {
             },
             ..Config::default()
         };
-        let (user, password, project_name) = (
-            config.user.clone(),
-            config.password.clone(),
-            config.project.clone(),
-        );
+        let (user, password, project_name) =
+            (config.user.clone(), config.password.clone(), config.project.clone());
         let sim = Simulated::start(config).await?;
         let net = sim.create_network(&NetworkSpec {
             name: "k8s-net".to_owned(),
@@ -140,9 +137,7 @@ impl OpenStackSite {
             }
         }
         let rest = Rest::log_in(&auth_url, &by_password(name, PASSWORD, name)).await?;
-        let net = rest
-            .post("network/v2.0/networks", json!({"network": {"name": "k8s-net"}}))
-            .await?;
+        let net = rest.post("network/v2.0/networks", json!({"network": {"name": "k8s-net"}})).await?;
         let mut site = Self {
             rest,
             project,
@@ -181,10 +176,7 @@ impl OpenStackSite {
             )?,
             Cloud::Real(_) => text(&self.rest.post("network/v2.0/subnets", subnet).await?["subnet"]["id"]),
         };
-        let networks = self
-            .rest
-            .list("network/v2.0/networks?router:external=true")
-            .await?;
+        let networks = self.rest.list("network/v2.0/networks?router:external=true").await?;
         self.public = text(&networks.first().context("no external network")?["id"]);
         let group = json!({"security_group": {"name": "k8s-nodes"}});
         self.rest.post("network/v2.0/security-groups", group).await?;
@@ -213,9 +205,7 @@ impl OpenStackSite {
             let all = servers.iter().all(|server| server["status"] == "ACTIVE");
             (all && servers.len() == SERVERS).then_some(())
         };
-        eventually(LIMIT, active)
-            .await
-            .context("the servers do not start")
+        eventually(LIMIT, active).await.context("the servers do not start")
     }
 
     /// Names all IDs and addresses, and adds the nodes' ports to their security group.
@@ -236,17 +226,13 @@ impl OpenStackSite {
         }
         for server in self.rest.list("compute/servers/detail").await? {
             let (id, name) = (text(&server["id"]), text(&server["name"]));
-            let ports = self
-                .rest
-                .list(&format!("network/v2.0/ports?device_id={id}"))
-                .await?;
+            let ports = self.rest.list(&format!("network/v2.0/ports?device_id={id}")).await?;
             for port in ports {
                 let path = format!("network/v2.0/ports/{}", text(&port["id"]));
                 let groups = json!({"port": {"security_groups": [nodes_group]}});
                 self.rest.put(&path, groups).await?;
                 for fixed in items(&port["fixed_ips"]) {
-                    self.addresses
-                        .insert(text(&fixed["ip_address"]), format!("<{name}>"));
+                    self.addresses.insert(text(&fixed["ip_address"]), format!("<{name}>"));
                 }
             }
             names.insert(id.clone(), format!("<server:{name}>"));
@@ -288,10 +274,7 @@ impl Site for OpenStackSite {
                 balancing.insert(key, text(value));
             }
         }
-        let balancing: String = balancing
-            .iter()
-            .map(|(key, value)| format!("{key}={value}\n"))
-            .collect();
+        let balancing: String = balancing.iter().map(|(key, value)| format!("{key}={value}\n")).collect();
         format!(
             "[Global]\nauth-url={}\nusername={}\npassword={}\ntenant-name={}\ndomain-id=default\nregion=RegionOne\n\
              [Networking]\npublic-network-name=public\n[LoadBalancer]\n{balancing}",

@@ -33,9 +33,7 @@ impl UpstreamService<'_> {
     }
 
     fn number(&self, key: &str, otherwise: i64) -> i64 {
-        self.annotation(key)
-            .and_then(|value| value.parse().ok())
-            .unwrap_or(otherwise)
+        self.annotation(key).and_then(|value| value.parse().ok()).unwrap_or(otherwise)
     }
 
     fn truth(&self, key: &str, otherwise: bool) -> bool {
@@ -153,11 +151,9 @@ fn balancer(
             continue;
         };
         writes.extend(listener_writes(requested, &listener_name, listener));
-        let pool = items(&lb["pools"]).iter().find(|pool| {
-            items(&pool["listeners"])
-                .iter()
-                .any(|one| one == listener_name.as_str())
-        });
+        let pool = items(&lb["pools"])
+            .iter()
+            .find(|pool| items(&pool["listeners"]).iter().any(|one| one == listener_name.as_str()));
         let Some(pool) = pool else {
             writes.push(format!("create pool of {listener_name}"));
             continue;
@@ -206,26 +202,12 @@ fn listener_writes(requested: &UpstreamService<'_>, listener_name: &str, listene
     }
     let numbers = [
         ("connection_limit", requested.number("connection-limit", -1)),
-        (
-            "timeout_client_data",
-            requested.number("timeout-client-data", 50_000),
-        ),
-        (
-            "timeout_member_connect",
-            requested.number("timeout-member-connect", 5_000),
-        ),
-        (
-            "timeout_member_data",
-            requested.number("timeout-member-data", 50_000),
-        ),
+        ("timeout_client_data", requested.number("timeout-client-data", 50_000)),
+        ("timeout_member_connect", requested.number("timeout-member-connect", 5_000)),
+        ("timeout_member_data", requested.number("timeout-member-data", 50_000)),
         ("timeout_tcp_inspect", requested.number("timeout-tcp-inspect", 0)),
     ];
-    wrong.extend(
-        numbers
-            .iter()
-            .filter(|(key, want)| listener[*key] != *want)
-            .map(|(key, _)| *key),
-    );
+    wrong.extend(numbers.iter().filter(|(key, want)| listener[*key] != *want).map(|(key, _)| *key));
     let forwarded = listener["insert_headers"]["X-Forwarded-For"] == "true";
     if forwarded != requested.truth("x-forwarded-for", false) {
         wrong.push("insert_headers");
@@ -234,12 +216,7 @@ fn listener_writes(requested: &UpstreamService<'_>, listener_name: &str, listene
         [] => BTreeSet::from(["0.0.0.0/0".to_owned()]),
         ranges => ranges.iter().map(text).collect(),
     };
-    if items(&listener["allowed_cidrs"])
-        .iter()
-        .map(text)
-        .collect::<BTreeSet<_>>()
-        != ranges
-    {
+    if items(&listener["allowed_cidrs"]).iter().map(text).collect::<BTreeSet<_>>() != ranges {
         wrong.push("allowed_cidrs");
     }
     wrong
@@ -325,9 +302,7 @@ fn group_writes(
     config: UpstreamConfig,
 ) -> Vec<String> {
     let name = format!("lb-sg-<uid:{}>-default-{}", requested.name, requested.name);
-    let group = items(&got["cloud"]["security_groups"])
-        .iter()
-        .find(|group| group["name"] == *name);
+    let group = items(&got["cloud"]["security_groups"]).iter().find(|group| group["name"] == *name);
     let Some(group) = group else {
         return if config.groups {
             vec!["create the security group".to_owned()]
@@ -343,12 +318,7 @@ fn group_writes(
         |protocol: &str, port: &Value| format!("ingress IPv4 {protocol} {port} {port} \"10.0.0.0/24\"");
     let mut want: BTreeSet<String> = items(&requested.service["spec"]["ports"])
         .iter()
-        .map(|port| {
-            rule(
-                &port["protocol"].as_str().unwrap_or("TCP").to_lowercase(),
-                &port["nodePort"],
-            )
-        })
+        .map(|port| rule(&port["protocol"].as_str().unwrap_or("TCP").to_lowercase(), &port["nodePort"]))
         .collect();
     if !requested.health().is_null() {
         want.insert(rule("tcp", &requested.health()));

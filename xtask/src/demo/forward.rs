@@ -133,9 +133,7 @@ fn forwards(cloud: &Control) -> Vec<Forward> {
     let balancers = cloud.load_balancers();
     for state in balancers.iter().filter(|state| serves(&state.loadbalancer)) {
         let port_id = text(&state.loadbalancer, "vip_port_id");
-        let leading = floating
-            .iter()
-            .filter(|floating| floating.port_id.as_deref() == Some(port_id));
+        let leading = floating.iter().filter(|floating| floating.port_id.as_deref() == Some(port_id));
         let virtual_address = text(&state.loadbalancer, "vip_address").parse().ok();
         let addresses: Vec<IpAddr> = virtual_address
             .into_iter()
@@ -233,10 +231,7 @@ fn allows(cidrs: &Value, client: IpAddr) -> bool {
     let Some(cidrs) = cidrs.as_array() else {
         return true;
     };
-    let mut nets = cidrs
-        .iter()
-        .filter_map(Value::as_str)
-        .filter_map(|text| text.parse::<IpNet>().ok());
+    let mut nets = cidrs.iter().filter_map(Value::as_str).filter_map(|text| text.parse::<IpNet>().ok());
     nets.any(|net| net.contains(&client))
 }
 

@@ -119,8 +119,7 @@ impl<'a> ServiceDemo<'a> {
         ));
         self.join(joining, &seen).await?;
         self.reached().await?;
-        self.done(&format!("{} nodes joined", joining.len()), &began)
-            .await?;
+        self.done(&format!("{} nodes joined", joining.len()), &began).await?;
         self.moment(&format!("+{} NODES", joining.len())).await?;
 
         let leaving = joining.first().context("no node joins")?.clone();
@@ -148,18 +147,15 @@ impl<'a> ServiceDemo<'a> {
                 services.delete(name, &DeleteParams::default()).await?;
             }
         }
-        self.until(
-            "the Services and their load balancers are deleted",
-            async |demo| {
-                for (name, _) in SERVICES {
-                    if demo.services().get_opt(name).await?.is_some() {
-                        return Ok(None);
-                    }
+        self.until("the Services and their load balancers are deleted", async |demo| {
+            for (name, _) in SERVICES {
+                if demo.services().get_opt(name).await?.is_some() {
+                    return Ok(None);
                 }
-                let left = demo.balancers().await?;
-                Ok(left.names.is_empty().then_some(()))
-            },
-        )
+            }
+            let left = demo.balancers().await?;
+            Ok(left.names.is_empty().then_some(()))
+        })
         .await?;
         if let Cloud::Simulated(cloud) = self.cloud {
             self.until("nothing listens for the load balancers", async |demo| {
@@ -180,15 +176,8 @@ impl<'a> ServiceDemo<'a> {
         for (kind, count) in self.steps.iter().flat_map(|step| &step.calls) {
             *all.entry(kind.clone()).or_default() += count;
         }
-        let kinds: Vec<_> = all
-            .iter()
-            .map(|(kind, count)| format!("{kind} {count}"))
-            .collect();
-        format!(
-            "{}\nthese calls by kind: {}",
-            tables::steps(&self.steps),
-            kinds.join(", ")
-        )
+        let kinds: Vec<_> = all.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
+        format!("{}\nthese calls by kind: {}", tables::steps(&self.steps), kinds.join(", "))
     }
 
     fn services(&self) -> Api<Service> {
@@ -250,10 +239,7 @@ impl<'a> ServiceDemo<'a> {
                 return Ok(found);
             }
             if began.elapsed() > LIMIT {
-                bail!(
-                    "not within {LIMIT:?}: {what}; the program's log:\n{}",
-                    self.ccm.log()?
-                );
+                bail!("not within {LIMIT:?}: {what}; the program's log:\n{}", self.ccm.log()?);
             }
             tokio::time::sleep(pause).await;
         }
@@ -375,9 +361,7 @@ impl<'a> ServiceDemo<'a> {
             .1
             .parse()?;
         for service in seen {
-            self.pods
-                .start(service.name, name, address, service.node_port)
-                .await?;
+            self.pods.start(service.name, name, address, service.node_port).await?;
         }
         Ok(())
     }
@@ -414,10 +398,7 @@ impl<'a> ServiceDemo<'a> {
                 }
                 let node = text.strip_prefix(&format!("{} on ", service.name));
                 let node = node.with_context(|| {
-                    format!(
-                        "{url} answered {text:?}, which is not an answer of Service {}",
-                        service.name
-                    )
+                    format!("{url} answered {text:?}, which is not an answer of Service {}", service.name)
                 })?;
                 nodes.insert(node.to_owned());
             }
@@ -435,10 +416,7 @@ impl<'a> ServiceDemo<'a> {
     }
 
     fn forwards(&self) -> Vec<Forward> {
-        self.forwarder
-            .as_ref()
-            .map(Forwarder::forwards)
-            .unwrap_or_default()
+        self.forwarder.as_ref().map(Forwarder::forwards).unwrap_or_default()
     }
 
     /// Waits until the forwarder listens on the address of a simulated load balancer.

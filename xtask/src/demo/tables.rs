@@ -40,9 +40,7 @@ pub(super) fn members(moments: &[(String, Pools)]) -> String {
     for (title, pools) in moments {
         heading.push(title.clone());
         for (pool, members) in pools {
-            let line = lines
-                .entry(pool)
-                .or_insert_with(|| vec![String::new(); heading.len() - 2]);
+            let line = lines.entry(pool).or_insert_with(|| vec![String::new(); heading.len() - 2]);
             line.push(members.len().to_string());
         }
     }
@@ -85,9 +83,7 @@ fn writes(kind: &str) -> bool {
     if kind.ends_with(" keystone") || kind.starts_with("token_") {
         return false;
     }
-    ["POST ", "PUT ", "DELETE ", "PATCH "]
-        .iter()
-        .any(|method| kind.starts_with(method))
+    ["POST ", "PUT ", "DELETE ", "PATCH "].iter().any(|method| kind.starts_with(method))
         || ["_create", "_update", "_delete", "_add", "_remove", "_replace"]
             .iter()
             .any(|verb| kind.ends_with(verb))
@@ -121,10 +117,7 @@ mod tests {
     use super::*;
 
     fn counts(pairs: &[(&str, u64)]) -> BTreeMap<String, u64> {
-        pairs
-            .iter()
-            .map(|(kind, count)| ((*kind).to_owned(), *count))
-            .collect()
+        pairs.iter().map(|(kind, count)| ((*kind).to_owned(), *count)).collect()
     }
 
     #[test]
@@ -155,14 +148,8 @@ mod tests {
         };
         let moments = [
             ("BEFORE".to_owned(), Pools::from([pool("a", &["n1"])])),
-            (
-                "AFTER".to_owned(),
-                Pools::from([pool("a", &["n1", "n2"]), pool("b", &["n1"])]),
-            ),
+            ("AFTER".to_owned(), Pools::from([pool("a", &["n1", "n2"]), pool("b", &["n1"])])),
         ];
-        assert_eq!(
-            members(&moments),
-            "POOL  BEFORE  AFTER\na     1       2\nb             1\n"
-        );
+        assert_eq!(members(&moments), "POOL  BEFORE  AFTER\na     1       2\nb             1\n");
     }
 }

@@ -44,9 +44,7 @@ pub(crate) fn check(program: &Path, cloud: &str) -> Result<()> {
         let seen = [&counts["services"], &counts["skipped"]].map(|count| count.as_u64().unwrap_or_default());
         let written = services.lines().filter(|line| *line == "kind: Service").count();
         if written == 0 || usize::try_from(seen.iter().sum::<u64>())? != written {
-            wrong.push(format!(
-                "{page}: {written} Services, but validate counted {seen:?}"
-            ));
+            wrong.push(format!("{page}: {written} Services, but validate counted {seen:?}"));
         }
     }
     if !wrong.is_empty() {
@@ -58,13 +56,9 @@ pub(crate) fn check(program: &Path, cloud: &str) -> Result<()> {
 
 /// The annotations of Services.
 fn annotations(reference: &str) -> Vec<&str> {
-    let (_, table) = reference
-        .split_once("# Annotations of Services")
-        .unwrap_or_default();
+    let (_, table) = reference.split_once("# Annotations of Services").unwrap_or_default();
     let table = table.split("\n# ").next().unwrap_or_default();
-    let names = table
-        .lines()
-        .filter_map(|line| line.strip_prefix("| `")?.split_once("` |"));
+    let names = table.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` |"));
     names.map(|(name, _)| name).collect()
 }
 
@@ -125,10 +119,6 @@ mod tests {
         let lines: Vec<_> = services(page).lines().map(str::to_owned).collect();
         assert_eq!(lines.iter().position(|line| line == "kind: Service"), Some(7));
         assert_eq!(page.lines().nth(7), Some("kind: Service"));
-        assert!(
-            !lines
-                .iter()
-                .any(|line| line.contains("ls") || line.contains("End"))
-        );
+        assert!(!lines.iter().any(|line| line.contains("ls") || line.contains("End")));
     }
 }

@@ -25,16 +25,11 @@ pub(crate) fn check() -> Result<()> {
     let mut missing = Vec::new();
     for page in PAGES {
         let text = fs::read_to_string(root().join(page)).with_context(|| format!("could not read {page}"))?;
-        let quotes = quotes(&text)
-            .into_iter()
-            .filter(|quote| !sources.contains(*quote));
+        let quotes = quotes(&text).into_iter().filter(|quote| !sources.contains(*quote));
         missing.extend(quotes.map(|quote| format!("{page}: {quote:?}")));
     }
     if !missing.is_empty() {
-        bail!(
-            "not in the sources of the program, change the page:\n{}",
-            missing.join("\n")
-        );
+        bail!("not in the sources of the program, change the page:\n{}", missing.join("\n"));
     }
     Ok(())
 }

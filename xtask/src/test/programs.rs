@@ -82,10 +82,7 @@ pub(super) fn build(cargo: &mut Command) -> Result<(Vec<Program>, PathBuf)> {
         let executable = message.get("executable").filter(|_| is_ours)?;
         Some(PathBuf::from(executable.as_str()?))
     });
-    Ok((
-        programs,
-        executable.context("cargo did not print the path of the binary")?,
-    ))
+    Ok((programs, executable.context("cargo did not print the path of the binary")?))
 }
 
 /// Runs the programs. `switches`: variables that are set to a value, or unset.
@@ -93,10 +90,7 @@ pub(super) fn build(cargo: &mut Command) -> Result<(Vec<Program>, PathBuf)> {
 /// # Errors
 /// With the names of the programs in which a test failed.
 pub(super) fn run(programs: Vec<Program>, switches: &[(&str, Option<OsString>)]) -> Result<()> {
-    say(&format!(
-        "running {} test programs, {PROGRAMS} at a time",
-        programs.len()
-    ));
+    say(&format!("running {} test programs, {PROGRAMS} at a time", programs.len()));
     let real = with(Part::Real, &programs);
     let queue = Mutex::new(VecDeque::from(programs));
     let failed = Mutex::new(Vec::new());
@@ -240,9 +234,7 @@ impl Program {
             }
         }
         let began = Instant::now();
-        let done = command
-            .output()
-            .with_context(|| format!("cannot run {}", self.executable.display()))?;
+        let done = command.output().with_context(|| format!("cannot run {}", self.executable.display()))?;
         let took = began.elapsed().as_secs_f64();
         let ended = match done.status.code() {
             Some(124) => " and was ended, because a test did not come to an end",

@@ -313,9 +313,7 @@ fn instance(given: sdk::Instance) -> Result<Instance> {
     let groups = given.security_groups.unwrap_or_default().into_iter();
     let interfaces = given.network_interfaces.unwrap_or_default().into_iter();
     Ok(Instance {
-        id: given
-            .instance_id
-            .ok_or_else(|| unreadable("an instance without an id"))?,
+        id: given.instance_id.ok_or_else(|| unreadable("an instance without an id"))?,
         state: text(given.state.and_then(|state| state.name)),
         instance_type: text(given.instance_type),
         zone: text(given.placement.and_then(|place| place.availability_zone)),

@@ -339,9 +339,7 @@ mod tests {
         let policy: serde_json::Value = serde_json::from_str(policy).unwrap();
         let statements = policy["Statement"].as_array().unwrap().iter();
         let actions = statements.flat_map(|statement| statement["Action"].as_array().unwrap());
-        let mut allowed: Vec<_> = actions
-            .map(|action| action.as_str().unwrap().to_owned())
-            .collect();
+        let mut allowed: Vec<_> = actions.map(|action| action.as_str().unwrap().to_owned()).collect();
         allowed.sort();
         // GetCallerIdentity needs no permission, and a dry run needs the permission of its call. The first load balancer of an
         // account creates the role of Elastic Load Balancing.

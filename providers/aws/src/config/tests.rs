@@ -279,10 +279,7 @@ fn proxies_are_read_and_never_printed() {
     assert!(!format!("{config:?}").contains("secret"));
     let error = loaded("", &env("http://user:secret@ x")).map(drop).unwrap_err();
     let message = error.message();
-    assert!(
-        message.contains("https_proxy") && !message.contains("secret"),
-        "{message}"
-    );
+    assert!(message.contains("https_proxy") && !message.contains("secret"), "{message}");
 }
 
 #[test]

@@ -64,9 +64,7 @@ mod tests {
 
     fn shown(instance: &Instance, families: &[IpFamily]) -> String {
         let found = addresses(instance, families);
-        let shown = found
-            .iter()
-            .map(|address| format!("{}={}", address.kind, address.address));
+        let shown = found.iter().map(|address| format!("{}={}", address.kind, address.address));
         shown.collect::<Vec<_>>().join(" ")
     }
 

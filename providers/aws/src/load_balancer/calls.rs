@@ -202,13 +202,9 @@ fn read_annotations(service: &ServiceView) -> impl Iterator<Item = (&str, &str)>
 /// The ids of the named security groups of a classic load balancer: if it has an own group, that one is the only source of
 /// rules, and is deleted with its rules.
 fn classic_sources(objects: &Objects) -> BTreeSet<String> {
-    let groups = objects
-        .of(Kind::Classic)
-        .flat_map(|balancer| balancer.texts("security_groups"));
+    let groups = objects.of(Kind::Classic).flat_map(|balancer| balancer.texts("security_groups"));
     let groups: BTreeSet<_> = groups.map(str::to_owned).collect();
-    let has_own = groups
-        .iter()
-        .any(|group| objects.get(Kind::Group, group).is_some());
+    let has_own = groups.iter().any(|group| objects.get(Kind::Group, group).is_some());
     if has_own { BTreeSet::new() } else { groups }
 }
 
@@ -372,10 +368,7 @@ impl PartCloud<Model> for Calls {
         let is_needed = |member: &&PartMember| *key == Key::NodeGroups || !member.leaves();
         let services = members.iter().filter(is_needed).map(|member| &member.service);
         let instances = services.filter_map(|service| spec::instances(service, cluster, &all));
-        let groups = self
-            .listings
-            .groups_of(instances.flatten().collect(), read.priority)
-            .await?;
+        let groups = self.listings.groups_of(instances.flatten().collect(), read.priority).await?;
         let untagged = groups.iter().filter(|(_, groups)| groups.is_none());
         inputs.untagged = untagged.map(|(id, _)| id.clone()).collect();
         if *key == Key::NodeGroups {
@@ -400,11 +393,7 @@ impl PartCloud<Model> for Calls {
             match self.subnets(service, &inputs.directory, read.priority).await? {
                 Ok(subnets) => drop(inputs.subnets.insert(service.id.clone(), subnets)),
                 // An existing load balancer keeps its subnets.
-                Err(_)
-                    if inputs
-                        .directory
-                        .balancers
-                        .contains_key(&names::balancer(&service.id)) => {}
+                Err(_) if inputs.directory.balancers.contains_key(&names::balancer(&service.id)) => {}
                 Err(why) => {
                     let error = Error::new(ErrorKind::InvalidSpec, why);
                     gathered.refused.push((service.id.clone(), error));

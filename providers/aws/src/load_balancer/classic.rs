@@ -24,8 +24,7 @@ impl Spec {
         let unsupported = "a classic load balancer does not support it";
         reader.strict(a::TARGET_GROUP_ATTRIBUTES, |_| Err::<(), _>(unsupported));
         if self.security_groups.is_empty() {
-            self.security_groups
-                .extend(source.settings.elb_security_group.clone());
+            self.security_groups.extend(source.settings.elb_security_group.clone());
         }
         self.extra_groups = reader.texts(a::EXTRA_SECURITY_GROUPS);
         let proxy = reader.unless_empty(a::PROXY_PROTOCOL);

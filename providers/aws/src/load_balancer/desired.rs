@@ -381,9 +381,7 @@ fn keep_target_groups(desired: &mut [Object], observed: &Objects) {
         };
         if let Some(used) = used.filter(|used| used.foreign.is_none()).filter(is_same) {
             group.key.clone_from(&used.key);
-            listener
-                .attributes
-                .insert("target_group", used.key.as_str().into());
+            listener.attributes.insert("target_group", used.key.as_str().into());
         }
     }
 }
@@ -482,18 +480,13 @@ mod tests {
             objects: Some(vec![balancer.clone(), new.clone()]),
             ..DesiredBalancer::default()
         };
-        let objects = [balancer.with("type", "network"), listener("udp")]
-            .into_iter()
-            .collect();
+        let objects = [balancer.with("type", "network"), listener("udp")].into_iter().collect();
         let plan = desired.plan(&Observed {
             objects,
             ..Observed::default()
         });
         let actions: Vec<_> = plan.steps.into_iter().map(|step| step.change.action).collect();
-        assert_eq!(
-            actions,
-            [Action::Delete(false), Action::Create(Box::new(new), Vec::new())]
-        );
+        assert_eq!(actions, [Action::Delete(false), Action::Create(Box::new(new), Vec::new())]);
     }
 
     #[test]

@@ -194,8 +194,7 @@ impl objects::Entry for Entry {
 /// The tags of an object.
 pub(crate) fn tag_map(object: &Object) -> Tags {
     let tags = object.set(TAGS).iter().filter_map(Entry::as_tag);
-    tags.map(|(key, value)| (key.to_owned(), value.to_owned()))
-        .collect()
+    tags.map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
 }
 
 /// The texts in an attribute that is a list.
@@ -334,11 +333,7 @@ static CLASSIC: Schema<Kind> = Schema {
             ..Set::new(PROXY_PORTS, PROXY, PROXY)
         },
     ],
-    ..Schema::new(
-        "classic load balancer",
-        "ClassicCreateLoadBalancer",
-        "ClassicDeleteLoadBalancer",
-    )
+    ..Schema::new("classic load balancer", "ClassicCreateLoadBalancer", "ClassicDeleteLoadBalancer")
 };
 
 static CLASSIC_LISTENER: Schema<Kind> = Schema {
@@ -349,11 +344,7 @@ static CLASSIC_LISTENER: Schema<Kind> = Schema {
         [Policy::Replace] "protocol", "instance_protocol", "instance_port", "certificate";
         [Policy::Update("SetLoadBalancerPoliciesOfListener"); after_create] "policy";
     },
-    ..Schema::new(
-        "listener",
-        "CreateLoadBalancerListeners",
-        "DeleteLoadBalancerListeners",
-    )
+    ..Schema::new("listener", "CreateLoadBalancerListeners", "DeleteLoadBalancerListeners")
 };
 
 impl objects::Kind for Kind {

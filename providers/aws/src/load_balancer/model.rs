@@ -146,9 +146,7 @@ impl Model {
         let has = inputs.directory.flavor(service, &self.settings);
         // The type for new Services may have changed since a classic load balancer was created.
         let default = Some(Flavor::Classic).filter(|classic| has == *classic);
-        let asks = Flavor::named(service)
-            .or(default)
-            .unwrap_or(self.settings.default_type);
+        let asks = Flavor::named(service).or(default).unwrap_or(self.settings.default_type);
         let mut spec = Spec::read(service, &self.settings, has);
         let class = service.class.as_deref();
         if asks != has || asks == Flavor::Elsewhere || class.is_some() {
@@ -354,9 +352,7 @@ impl PartModel for Model {
 
     fn missing(&self, key: &Key, members: &[PartMember], observed: &Observed) -> Option<String> {
         let Key::Balancer(name) = key else { return None };
-        let was_there = members
-            .iter()
-            .any(|member| own_hostname(&member.service).is_some());
+        let was_there = members.iter().any(|member| own_hostname(&member.service).is_some());
         (was_there && observed.balancer().is_none()).then(|| format!("load balancer {name}"))
     }
 

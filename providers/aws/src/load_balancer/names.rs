@@ -81,10 +81,7 @@ mod tests {
     #[test]
     fn load_balancers_and_groups_are_named_as_upstream_names_them() {
         let service = ServiceId::new("default", "my-service", "12345678-1234-1234-1234-123456789abc");
-        assert_eq!(
-            balancer(&service),
-            "a1234567812341234123412345678 9abc".replace(' ', "")[..32]
-        );
+        assert_eq!(balancer(&service), "a1234567812341234123412345678 9abc".replace(' ', "")[..32]);
         assert_eq!(group("test-cluster", &service), "k8s-default-myservic-b7cb8b02f0");
         assert_ne!(
             group("test-cluster", &ServiceId::new("default", "my-service", "1")),
@@ -101,10 +98,7 @@ mod tests {
             ("NAME-12.us-east-1.elb.amazonaws.com", true),
             ("internal-NAME-12.cn-north-1.elb.amazonaws.com.cn", true),
             ("NAME.us-east-1.elb.amazonaws.com", true),
-            (
-                "k8s-n-s-0123456789-0123456789abcdef.elb.us-east-1.amazonaws.com",
-                false,
-            ),
+            ("k8s-n-s-0123456789-0123456789abcdef.elb.us-east-1.amazonaws.com", false),
             ("web.example", false),
         ] {
             let hostname = hostname.replace("NAME", &balancer(&service));
@@ -138,13 +132,8 @@ mod tests {
                 protocol: words[4],
                 target_protocol: words[4],
             };
-            let check = words
-                .get(6)
-                .map_or(("", 0), |protocol| (*protocol, words[7].parse().unwrap()));
-            let (cluster, service) = (
-                format!("cluster-{}", words[0]),
-                ServiceId::new(namespace, name, ""),
-            );
+            let check = words.get(6).map_or(("", 0), |protocol| (*protocol, words[7].parse().unwrap()));
+            let (cluster, service) = (format!("cluster-{}", words[0]), ServiceId::new(namespace, name, ""));
             let found = target_group(&cluster, &service, &port, words[5], check);
             assert_eq!(found, format!("k8s-{namespace}-{expected}"), "{case}");
         }

@@ -152,18 +152,12 @@ impl DesiredRules {
 
     /// The plan to the desired rules. A rule is removed only if it names a managed load balancer.
     pub(crate) fn plan(&self, observed: &Observed) -> Plan<Change> {
-        let all = observed
-            .objects
-            .of(Kind::NodeGroup)
-            .flat_map(|group| group.set(RULES));
+        let all = observed.objects.of(Kind::NodeGroup).flat_map(|group| group.set(RULES));
         let all: Vec<_> = all.filter_map(Entry::rule).collect();
         let groups = observed.objects.of(Kind::NodeGroup).map(|group| {
             let current: Vec<_> = group.set(RULES).iter().filter_map(Entry::rule).collect();
             let mut required = self.required.get(&group.key).cloned().unwrap_or_default();
-            let frozen = self
-                .frozen
-                .iter()
-                .filter(|(_, groups)| groups.contains(&group.key));
+            let frozen = self.frozen.iter().filter(|(_, groups)| groups.contains(&group.key));
             for (balancer, _) in frozen {
                 let needed = all.iter().filter(|rule| lets_in(rule, balancer));
                 required.extend(needed.map(|rule| (*rule).clone()));

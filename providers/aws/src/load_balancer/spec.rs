@@ -177,9 +177,8 @@ pub(crate) fn instances(
     let selector = NodeSelector::parse(&items.join(","));
     let nodes = cluster.nodes.eligible().map(|node| &node.view);
     let nodes = nodes.filter(|node| selector.matches(&node.labels));
-    let (tagged, others): (BTreeSet<_>, BTreeSet<_>) = nodes
-        .filter_map(|node| instance_of(node))
-        .partition(|id| !untagged.contains(id));
+    let (tagged, others): (BTreeSet<_>, BTreeSet<_>) =
+        nodes.filter_map(|node| instance_of(node)).partition(|id| !untagged.contains(id));
     let is_plausible = !tagged.is_empty() || others.is_empty();
     (is_plausible && !cluster.nodes.keeps_members()).then_some(tagged)
 }

@@ -147,12 +147,7 @@ mod tests {
         };
         let cases: [(&str, &[&str], bool, &[&str]); 9] = [
             ("public", &["a1 a elb"], false, &["a1"]),
-            (
-                "role before cluster",
-                &["a3 a ours internal", "a9 a elb"],
-                false,
-                &["a9"],
-            ),
+            ("role before cluster", &["a3 a ours internal", "a9 a elb"], false, &["a9"]),
             ("cluster before none", &["a1 a", "a2 a ours"], false, &["a2"]),
             ("untagged", &["a1 a"], false, &["a1"]),
             ("another cluster's", &["a1 a theirs", "b1 b"], false, &["b1"]),

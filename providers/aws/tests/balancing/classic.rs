@@ -92,10 +92,7 @@ async fn an_existing_one_stays_classic_regardless_of_the_default_type() {
     assert_eq!(stage.settle_well().await, NOTHING);
     stage.service("web").ports = service("web", &[81]).ports;
     let writes = stage.settle_well().await;
-    assert!(
-        writes.contains(&"CreateLoadBalancerListeners".to_owned()),
-        "{writes:?}"
-    );
+    assert!(writes.contains(&"CreateLoadBalancerListeners".to_owned()), "{writes:?}");
     stage.annotate("web", "type", Some("nlb"));
     assert_eq!(stage.settle().await, NOTHING);
     stage.assert_complaints(&["the Service has a classic load balancer"]);

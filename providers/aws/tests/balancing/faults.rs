@@ -42,10 +42,7 @@ async fn an_incomplete_listing_changes_nothing() {
         let is_reported = failed.is_err() || !stage.complaints().is_empty();
         assert!(is_reported, "{name}");
         assert_eq!(stage.aws.proxy.writes().len(), 0, "{name}");
-        second
-            .into_iter()
-            .chain([first])
-            .for_each(|rule| stage.aws.proxy.remove(rule));
+        second.into_iter().chain([first]).for_each(|rule| stage.aws.proxy.remove(rule));
         assert_eq!(stage.settle_well().await, NOTHING, "{name}");
     }
 }
@@ -124,13 +121,7 @@ async fn clusters_that_share_a_vpc_and_a_node_group_leave_each_others_rules() {
     // Without the cluster's tag, the instance is no target and its security group is left unchanged, as upstream.
     other.assert_complaints(&["tag kubernetes.io/cluster/other of instances", "no targets: i-"]);
     assert_eq!(stage.rules("nodes").await, before);
-    let instance = other.nodes[0]
-        .view
-        .provider_id
-        .as_ref()
-        .unwrap()
-        .rsplit('/')
-        .next();
+    let instance = other.nodes[0].view.provider_id.as_ref().unwrap().rsplit('/').next();
     let tags = json!([{"Key": "kubernetes.io/cluster/other", "Value": "shared"}]);
     let body = json!({"Resources": [stage.aws.id("SG_NODES"), instance], "Tags": tags});
     stage.call("ec2", "create_tags", body).await;
@@ -209,10 +200,7 @@ async fn references_to_a_replaced_security_group_are_revoked() {
         request.name == "DeleteSecurityGroup" && is_referred_to.load(Ordering::SeqCst)
     };
     let body = aws_refusal(true, "DependencyViolation", "resource has a dependent object");
-    stage
-        .aws
-        .proxy
-        .add(Rule::when(refused, Action::answer(400, body)));
+    stage.aws.proxy.add(Rule::when(refused, Action::answer(400, body)));
     stage.restart().await;
     let extra = stage.aws.id("SG_EXTRA").to_owned();
     stage.annotate("web", "security-groups", Some(&extra));

@@ -220,9 +220,7 @@ async fn a_shared_rule_stays_until_its_last_service_leaves() {
     stage.settle_well().await;
     let probes = |rules: Vec<String>, of: &str| {
         let of = format!("health={of})");
-        let probes = rules
-            .iter()
-            .filter(|rule| rule.contains("10256") && rule.ends_with(&of));
+        let probes = rules.iter().filter(|rule| rule.contains("10256") && rule.ends_with(&of));
         probes.count()
     };
     assert_eq!(probes(stage.rules("nodes").await, "auida"), 3);
@@ -341,11 +339,7 @@ async fn a_refused_subnet_does_not_block_listeners() {
     // A correction does not wait.
     stage.aws.proxy.clear();
     stage.read.freshness = Freshness::now();
-    stage.annotate(
-        "web",
-        "subnets",
-        Some(&format!("{subnets},{}", stage.aws.id("PUBLIC_B"))),
-    );
+    stage.annotate("web", "subnets", Some(&format!("{subnets},{}", stage.aws.id("PUBLIC_B"))));
     assert_has(&stage.settle_well().await.join(" "), &["SetSubnets"]);
 }
 
@@ -406,10 +400,7 @@ async fn deletion_protection_is_reported() {
     let mut stage = Stage::served(NLB, 1, &[80], "").await;
     let body = aws_refusal(false, "OperationNotPermitted", "deletion protection is enabled");
     let is_deletion = |request: &Request| request.name == "DeleteLoadBalancer";
-    let rule = stage
-        .aws
-        .proxy
-        .add(Rule::when(is_deletion, Action::answer(400, body)));
+    let rule = stage.aws.proxy.add(Rule::when(is_deletion, Action::answer(400, body)));
     let rules = stage.rules("nodes").await;
     stage.service("web").deleting = true;
     stage.settle().await;

@@ -35,9 +35,8 @@ pub(crate) async fn start(aws: &AwsCloud, more: &str) -> Result<Arc<dyn Cloud>> 
     let conf = aws.config().replacen(end, &format!("{more}{end}"), 1);
     // No test waits for a quota.
     let buckets = "ec2-read ec2-unfiltered ec2-write ec2-tags elb-read elb-modify elb-write".split(' ');
-    let quota: String = buckets
-        .map(|key| format!("{key}-requests-per-second=1000\n{key}-burst=1000\n"))
-        .collect();
+    let quota: String =
+        buckets.map(|key| format!("{key}-requests-per-second=1000\n{key}-burst=1000\n")).collect();
     let environment = aws.environment().into_iter().collect();
     testkit::build(NAME, &format!("{conf}[Quota]\n{quota}"), environment).await
 }

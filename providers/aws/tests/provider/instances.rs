@@ -60,11 +60,7 @@ async fn a_node_has_type_zone_addresses_and_labels() {
     assert_eq!(first.zone, Some(zone));
     assert_eq!(first.region.as_deref(), Some("us-east-1"));
     assert!(first.labels["topology.k8s.aws/zone-id"].starts_with("use1-az"));
-    let kinds: Vec<_> = first
-        .addresses
-        .iter()
-        .map(|address| address.kind.to_string())
-        .collect();
+    let kinds: Vec<_> = first.addresses.iter().map(|address| address.kind.to_string()).collect();
     let kinds = kinds.join(" ");
     assert!(kinds.starts_with("InternalIP "), "{kinds}");
     assert_has(&kinds, &["InternalDNS", "Hostname"]);
@@ -118,9 +114,7 @@ async fn many_nodes_cost_few_requests() {
 async fn only_the_second_read_reports_an_instance_as_absent() {
     let stage = Stage::new(0, "").await;
     let machines = stage.launch_all(&["a".to_owned(), "b".to_owned()]).await;
-    let machines = machines
-        .iter()
-        .map(|(_, _, id, zone)| format!("aws:///{zone}/{id}"));
+    let machines = machines.iter().map(|(_, _, id, zone)| format!("aws:///{zone}/{id}"));
     let mut queries: Vec<_> = machines.map(|id| existence("x", &id)).collect();
     queries.insert(1, existence("absent", ABSENT));
     // The filter finds nothing, as right after a start.

@@ -37,10 +37,7 @@ async fn pass(cloud: &dyn Cloud, nodes: &[Arc<RouteNode>]) -> ccm_core::Result<(
 
 /// Asserts that all results of a pass are successful.
 fn assert_all_ok((plan, applied): &(RoutePlan, Applied)) -> usize {
-    for result in [&applied.deleted, &applied.created, &applied.finished]
-        .into_iter()
-        .flatten()
-    {
+    for result in [&applied.deleted, &applied.created, &applied.finished].into_iter().flatten() {
         assert!(result.is_ok(), "{result:?}");
     }
     plan.changes.len()
@@ -264,11 +261,7 @@ async fn a_foreign_route_is_left_unchanged() {
     let filter = json!({"Filters": [{"Name": "tag-key", "Values": ["kubernetes.io/cluster/kubernetes"]}]});
     let found = stage.call("ec2", "describe_route_tables", filter).await;
     let table = &found["RouteTables"][0];
-    let mut gateways = table["Routes"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|route| &route["GatewayId"]);
+    let mut gateways = table["Routes"].as_array().unwrap().iter().map(|route| &route["GatewayId"]);
     let gateway = gateways.find(|id| id.as_str().is_some_and(|id| id.starts_with("igw")));
     let mut arguments = json!({"DestinationCidrBlock": "10.244.1.0/24", "GatewayId": gateway});
     arguments["RouteTableId"] = table["RouteTableId"].clone();

@@ -19,10 +19,7 @@ pub(crate) async fn start(
         let (status, body) = respond(request);
         answer(&format!("{status} x"), TTL, &body)
     };
-    Server::start_with(respond, move |server, stream| {
-        connection(server, stream, tls.clone())
-    })
-    .await
+    Server::start_with(respond, move |server, stream| connection(server, stream, tls.clone())).await
 }
 
 async fn connection(server: Server, mut stream: TcpStream, tls: Option<TlsAcceptor>) {

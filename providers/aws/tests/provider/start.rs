@@ -26,9 +26,7 @@ const ZONES: &str = "<DescribeAvailabilityZonesResponse xmlns=\"http://ec2.amazo
 
 fn owned<'a>(variables: impl IntoIterator<Item = (&'a str, &'a str)>) -> Vec<(String, String)> {
     let variables = variables.into_iter();
-    variables
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
-        .collect()
+    variables.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
 fn variables(given: &[(&str, impl AsRef<str>)]) -> Vec<(String, String)> {
@@ -311,9 +309,7 @@ async fn validate_reports_wrong_annotations_of_services() {
     let wrong = service("type=nlb; healthcheck-port=http; shceme=internal");
     assert_eq!(checker.claims(&wrong), Claim::Ours);
     let findings = checker.service(&wrong).unwrap();
-    let found = findings
-        .iter()
-        .map(|finding| (finding.severity, finding.field.to_string()));
+    let found = findings.iter().map(|finding| (finding.severity, finding.field.to_string()));
     let fields = [
         (Severity::Error, "healthcheck-port"),
         (Severity::Warning, "shceme"),

@@ -99,9 +99,7 @@ async fn instances_are_tagged_with_their_nodes_and_untagged_after_them() {
     let client = control_plane.client().await.unwrap();
     let nodes: Api<Node> = Api::all(client.clone());
     let machines = stage.launch_all(&["a".to_owned(), "b".to_owned()]).await;
-    let ids = machines
-        .iter()
-        .map(|(name, _, id, zone)| (name.clone(), format!("aws:///{zone}/{id}")));
+    let ids = machines.iter().map(|(name, _, id, zone)| (name.clone(), format!("aws:///{zone}/{id}")));
     let mut ids: BTreeMap<String, String> = ids.collect();
     // A node whose instance EC2 does not find (yet), and one of another cloud: neither delays the others.
     ids.insert("c".into(), "aws:///us-east-1a/i-0123456789abcdef0".into());

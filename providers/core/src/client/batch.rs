@@ -144,9 +144,7 @@ impl<I, O> Clone for Batcher<I, O> {
 
 impl<I, O> fmt::Debug for Batcher<I, O> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Batcher")
-            .field("config", &self.0.config)
-            .finish_non_exhaustive()
+        f.debug_struct("Batcher").field("config", &self.0.config).finish_non_exhaustive()
     }
 }
 
@@ -219,15 +217,11 @@ where
 }
 
 async fn execute<I, O>(inner: Arc<Inner<I, O>>, batch: Vec<Pending<I, O>>, place: OwnedSemaphorePermit) {
-    let (items, replies): (Vec<_>, Vec<_>) = batch
-        .into_iter()
-        .map(|pending| (pending.item, pending.reply))
-        .unzip();
+    let (items, replies): (Vec<_>, Vec<_>) =
+        batch.into_iter().map(|pending| (pending.item, pending.reply)).unzip();
     inner.metrics.batch(inner.config.name, items.len());
     // The call of the executor is inside as well: it may panic before it returns a future.
-    let results = AssertUnwindSafe(async { (inner.execute)(items).await })
-        .catch_unwind()
-        .await;
+    let results = AssertUnwindSafe(async { (inner.execute)(items).await }).catch_unwind().await;
     drop(place);
     let (mut results, missing) = match results {
         Ok(results) => (results, "the batch has no result for this item"),

@@ -192,9 +192,7 @@ where
     {
         let state = self.0.state.lock();
         let entry = state.slots.get(key)?.entry.as_ref()?;
-        self.0
-            .usable(entry, freshness)
-            .then(|| (Arc::clone(&entry.value), entry.began.0))
+        self.0.usable(entry, freshness).then(|| (Arc::clone(&entry.value), entry.began.0))
     }
 
     /// Caches an answer that came another way, such as one item of a listing. `began`: when the request for it began.
@@ -233,9 +231,7 @@ where
     pub fn retain(&self, mut keep: impl FnMut(&K, Option<&V>) -> bool) {
         let mut state = self.0.state.lock();
         state.invalidated = Some(Instant::now());
-        state
-            .slots
-            .retain(|key, slot| keep(key, slot.entry.as_ref().map(|entry| &*entry.value)));
+        state.slots.retain(|key, slot| keep(key, slot.entry.as_ref().map(|entry| &*entry.value)));
         state.recount();
     }
 
@@ -260,9 +256,7 @@ impl<K, V> Clone for Cache<K, V> {
 
 impl<K, V> fmt::Debug for Cache<K, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Cache")
-            .field("config", &self.0.config)
-            .finish_non_exhaustive()
+        f.debug_struct("Cache").field("config", &self.0.config).finish_non_exhaustive()
     }
 }
 
@@ -315,10 +309,7 @@ where
 
     fn usable(&self, entry: &Entry<V>, freshness: Freshness) -> bool {
         freshness.allows(entry.began.0)
-            && self
-                .config
-                .max_age
-                .is_none_or(|age| entry.began.0.elapsed() <= age)
+            && self.config.max_age.is_none_or(|age| entry.began.0.elapsed() <= age)
     }
 
     fn store(self: &Arc<Self>, state: &mut State<K, V>, key: K, value: Arc<V>, began: (Instant, u64)) {
@@ -344,11 +335,8 @@ where
     /// Drops the oldest answers. A tenth more than needed, so that it is rarely done.
     fn evict(&self, state: &mut State<K, V>) {
         let max = self.config.max_entries.unwrap_or(usize::MAX);
-        let mut began: Vec<_> = state
-            .slots
-            .values()
-            .filter_map(|slot| Some(slot.entry.as_ref()?.began))
-            .collect();
+        let mut began: Vec<_> =
+            state.slots.values().filter_map(|slot| Some(slot.entry.as_ref()?.began)).collect();
         let excess = (began.len().saturating_sub(max) + max / 10).min(began.len());
         if excess == 0 {
             return;
@@ -405,20 +393,13 @@ where
             let now = Instant::now();
             let mut state = cache.state.lock();
             state.drop_entries(|entry| now.saturating_duration_since(entry.began.0) > max_age);
-            let oldest = state
-                .slots
-                .values()
-                .filter_map(|slot| Some(slot.entry.as_ref()?.began.0))
-                .min();
+            let oldest = state.slots.values().filter_map(|slot| Some(slot.entry.as_ref()?.began.0)).min();
             let Some(oldest) = oldest else {
                 state.sweeping = false;
                 return;
             };
             // Entries are removed together, at most a tenth of the age late.
-            later(
-                oldest,
-                max_age.saturating_add((max_age / 10).max(Duration::from_millis(1))),
-            )
+            later(oldest, max_age.saturating_add((max_age / 10).max(Duration::from_millis(1))))
         };
         sleep_until(next).await;
     }

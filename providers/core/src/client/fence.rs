@@ -241,8 +241,6 @@ impl Drop for RunningCall {
         if !self.returned {
             *inner.abandoned.lock() = Some(Instant::now());
         }
-        inner
-            .writes
-            .send_modify(|writes| *writes = writes.saturating_sub(1));
+        inner.writes.send_modify(|writes| *writes = writes.saturating_sub(1));
     }
 }

@@ -196,12 +196,8 @@ impl Gate {
         options.priority = raised(options.priority);
         self.bucket(op.bucket()).check_reserve(options.priority)?;
         let number = inner.calls.fetch_add(1, Relaxed) + 1;
-        let span = info_span!(
-            "cloud",
-            provider = inner.config.provider,
-            operation = op.name(),
-            call = number
-        );
+        let span =
+            info_span!("cloud", provider = inner.config.provider, operation = op.name(), call = number);
         let mut record = Record {
             inner,
             op: op.name(),
@@ -257,12 +253,9 @@ struct Record<'a> {
 
 impl Drop for Record<'_> {
     fn drop(&mut self) {
-        self.inner.metrics.call_ended(
-            self.inner.config.provider,
-            self.op,
-            self.result,
-            self.began.elapsed(),
-        );
+        self.inner
+            .metrics
+            .call_ended(self.inner.config.provider, self.op, self.result, self.began.elapsed());
     }
 }
 
@@ -330,9 +323,7 @@ impl<'a, O: Operation> Call<'a, O> {
             debug!(attempt = self.attempts, kind = %error.kind(), ?wait, error = %error.report(), "Will retry a cloud call");
             self.last = Some(error);
             sleep(wait).await;
-            self.inner
-                .metrics
-                .retried(self.inner.config.provider, self.op.name());
+            self.inner.metrics.retried(self.inner.config.provider, self.op.name());
         }
     }
 
@@ -354,18 +345,14 @@ impl<'a, O: Operation> Call<'a, O> {
             .metrics
             .waited(config.provider, self.op.bucket(), self.priority, began.elapsed());
         // A permit that comes at the last moment leaves no time for the request.
-        permit
-            .ok()
-            .filter(|_| Instant::now() < self.deadline)
-            .ok_or_else(|| {
-                let message = format!("gave up after {:?}, waiting for the cloud's quota", self.allowed);
-                let mut error =
-                    Error::new(ErrorKind::Timeout, message).with_context("bucket", self.op.bucket());
-                if let Some(last) = self.last.take() {
-                    error = error.with_source(last);
-                }
-                self.finish(error)
-            })
+        permit.ok().filter(|_| Instant::now() < self.deadline).ok_or_else(|| {
+            let message = format!("gave up after {:?}, waiting for the cloud's quota", self.allowed);
+            let mut error = Error::new(ErrorKind::Timeout, message).with_context("bucket", self.op.bucket());
+            if let Some(last) = self.last.take() {
+                error = error.with_source(last);
+            }
+            self.finish(error)
+        })
     }
 
     /// Runs one attempt and reports to the bucket the effect of the reply on the quota.

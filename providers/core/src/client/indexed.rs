@@ -393,11 +393,7 @@ mod tests {
                 let objects = cloud.to_vec();
                 async move { Ok(objects) }
             };
-            let listing = self
-                .cache
-                .get(Some(key), freshness, Priority::User, load)
-                .await
-                .unwrap();
+            let listing = self.cache.get(Some(key), freshness, Priority::User, load).await.unwrap();
             let mut found: Vec<_> = listing.by_key(key).map(|object| (object.0, object.2)).collect();
             found.sort_unstable();
             (found, self.loads.load(Ordering::Relaxed))
@@ -455,10 +451,7 @@ mod tests {
         tokio::time::advance(Duration::from_secs(1)).await;
         subject.cache.invalidate("x");
         assert_eq!(subject.read("y", 60, &[]).await, (vec![("c", 1)], 1));
-        assert_eq!(
-            subject.read("x", 60, &[A, B]).await,
-            (vec![("a", 1), ("b", 1)], 2)
-        );
+        assert_eq!(subject.read("x", 60, &[A, B]).await, (vec![("a", 1), ("b", 1)], 2));
         assert_eq!(subject.read("x", 60, &[]).await.1, 2);
     }
 

@@ -201,24 +201,15 @@ impl ClientMetrics {
     #[must_use]
     pub fn buckets(&self) -> Vec<(&'static str, &'static str, BucketState)> {
         let states = self.0.buckets.states();
-        states
-            .into_iter()
-            .map(|((provider, name), state)| (provider, name, state))
-            .collect()
+        states.into_iter().map(|((provider, name), state)| (provider, name, state)).collect()
     }
 
     pub(super) fn retried(&self, provider: &'static str, op: &'static str) {
-        self.0
-            .retries
-            .get_or_create(&[("provider", provider), ("op", op)])
-            .inc();
+        self.0.retries.get_or_create(&[("provider", provider), ("op", op)]).inc();
     }
 
     pub(super) fn throttled(&self, provider: &'static str, bucket: &'static str) {
-        self.0
-            .throttles
-            .get_or_create(&[("provider", provider), ("bucket", bucket)])
-            .inc();
+        self.0.throttles.get_or_create(&[("provider", provider), ("bucket", bucket)]).inc();
     }
 
     pub(super) fn waited(
@@ -240,17 +231,11 @@ impl ClientMetrics {
 
     #[expect(clippy::cast_precision_loss, reason = "a batch has less than 2^52 items")]
     pub(super) fn batch(&self, name: &'static str, items: usize) {
-        self.0
-            .batch_size
-            .get_or_create(&[("name", name)])
-            .observe(items as f64);
+        self.0.batch_size.get_or_create(&[("name", name)]).observe(items as f64);
     }
 
     pub(super) fn cache_request(&self, name: &'static str, result: &'static str) {
-        self.0
-            .cache
-            .get_or_create(&[("name", name), ("result", result)])
-            .inc();
+        self.0.cache.get_or_create(&[("name", name), ("result", result)]).inc();
     }
 
     pub(super) fn watch_bucket(&self, provider: &'static str, name: &'static str, bucket: &Bucket) {
@@ -373,21 +358,11 @@ impl Collector for BucketGauges {
             }
             Ok(())
         };
-        gauge(
-            "ccm_cloud_bucket_tokens",
-            "Requests that could be sent at once",
-            &|state| state.tokens,
-        )?;
-        gauge(
-            "ccm_cloud_bucket_rate",
-            "Requests per second allowed now",
-            &|state| state.rate,
-        )?;
-        gauge(
-            "ccm_cloud_bucket_in_flight",
-            "Requests without a reply yet",
-            &|state| state.in_flight.into(),
-        )?;
+        gauge("ccm_cloud_bucket_tokens", "Requests that could be sent at once", &|state| state.tokens)?;
+        gauge("ccm_cloud_bucket_rate", "Requests per second allowed now", &|state| state.rate)?;
+        gauge("ccm_cloud_bucket_in_flight", "Requests without a reply yet", &|state| {
+            state.in_flight.into()
+        })?;
         let mut family = encoder.encode_descriptor(
             "ccm_cloud_bucket_waiting",
             "Attempts that wait for quota",

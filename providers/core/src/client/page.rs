@@ -80,10 +80,8 @@ impl<M: Marker> Pages<M> {
             return Ok(None);
         };
         if self.fetched >= MAX_PAGES {
-            return Err(
-                Error::new(ErrorKind::Unexpected, "the listing has too many pages")
-                    .with_context("pages", MAX_PAGES.to_string()),
-            );
+            return Err(Error::new(ErrorKind::Unexpected, "the listing has too many pages")
+                .with_context("pages", MAX_PAGES.to_string()));
         }
         let page = fetch(marker).await?;
         self.fetched += 1;
@@ -160,12 +158,7 @@ mod tests {
         let mut calls = 0;
         let error = collect(|marker: Option<String>| {
             calls += 1;
-            async move {
-                Ok(page(
-                    &[1],
-                    Some(if marker.as_deref() == Some("a") { "b" } else { "a" }),
-                ))
-            }
+            async move { Ok(page(&[1], Some(if marker.as_deref() == Some("a") { "b" } else { "a" }))) }
         })
         .await
         .unwrap_err();
@@ -199,10 +192,7 @@ mod tests {
             })
             .await;
         assert_eq!(failed.unwrap_err().kind(), ErrorKind::Unavailable);
-        assert_eq!(
-            pages.next(async |_| Ok(page(&[4], None))).await.unwrap(),
-            Some(vec![4])
-        );
+        assert_eq!(pages.next(async |_| Ok(page(&[4], None))).await.unwrap(), Some(vec![4]));
         assert!(pages.is_complete());
         assert_eq!(pages.next(async |_| Ok(page(&[5], None))).await.unwrap(), None);
         assert_eq!(pages.fetched(), 1);

@@ -425,8 +425,6 @@ impl Drop for Permit {
 
 impl fmt::Debug for Permit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Permit")
-            .field("used", &self.used)
-            .finish_non_exhaustive()
+        f.debug_struct("Permit").field("used", &self.used).finish_non_exhaustive()
     }
 }

@@ -68,9 +68,7 @@ impl RecentErrors {
             (other.operation, other.kind, other.message.as_str()) == (operation, kind, message.as_str())
         };
         let known = recent.iter().position(same);
-        let before = known
-            .and_then(|place| recent.remove(place))
-            .map_or(0, |known| known.count);
+        let before = known.and_then(|place| recent.remove(place)).map_or(0, |known| known.count);
         recent.truncate(MOST - 1);
         recent.push_front(RecentError {
             at: SystemTime::now(),
@@ -94,19 +92,11 @@ mod tests {
     fn equal_errors_are_counted_and_the_latest_is_first() {
         let recent = RecentErrors::default();
         for number in 0..30 {
-            recent.add(
-                "list",
-                "a",
-                &Error::new(ErrorKind::Unavailable, format!("no {number}")),
-            );
+            recent.add("list", "a", &Error::new(ErrorKind::Unavailable, format!("no {number}")));
             recent.add("get", "b", &Error::new(ErrorKind::Timeout, "no answer"));
             recent.add("get", "b", &Error::new(ErrorKind::NotFound, "not found"));
         }
-        let seen: Vec<_> = recent
-            .list()
-            .into_iter()
-            .map(|error| (error.operation, error.count))
-            .collect();
+        let seen: Vec<_> = recent.list().into_iter().map(|error| (error.operation, error.count)).collect();
         assert_eq!(seen.len(), MOST);
         assert_eq!(seen[..2], [("get", 30), ("list", 1)]);
         let silent = recent.silent().unwrap_or_default();

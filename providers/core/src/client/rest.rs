@@ -260,9 +260,7 @@ async fn request<A: RestApi>(
         .header(ACCEPT, "application/json")
         .headers(call.headers.clone());
     if let Some(body) = &call.body {
-        request = request
-            .header(CONTENT_TYPE, "application/json")
-            .body(body.clone());
+        request = request.header(CONTENT_TYPE, "application/json").body(body.clone());
     }
     let began = Instant::now();
     let response = api.authorize(request, credentials).send().await;
@@ -290,10 +288,7 @@ async fn request<A: RestApi>(
 /// # Errors
 /// The connection was lost, or the body has more than `max` bytes.
 pub async fn read_body(mut response: Response, max: usize) -> Result<Vec<u8>, Failure> {
-    let announced = response
-        .content_length()
-        .and_then(|length| usize::try_from(length).ok())
-        .unwrap_or(0);
+    let announced = response.content_length().and_then(|length| usize::try_from(length).ok()).unwrap_or(0);
     if announced > max {
         return Err(Failure::TooLarge(max));
     }

@@ -58,11 +58,7 @@ impl TimedMetrics {
         client.publish(
             name,
             vec![
-                (
-                    config.duration.0,
-                    config.duration.1,
-                    Box::new(metrics.duration.clone()),
-                ),
+                (config.duration.0, config.duration.1, Box::new(metrics.duration.clone())),
                 (config.total.0, config.total.1, Box::new(metrics.total.clone())),
                 (config.errors.0, config.errors.1, Box::new(metrics.errors.clone())),
             ],

@@ -181,24 +181,16 @@ fn one_line(lines: &[&str]) -> String {
 
 /// The text of a default in the file, from its `Debug` text.
 fn written(debug: &str, kind: &probe::Kind) -> String {
-    let inner = debug
-        .strip_prefix("Some(")
-        .and_then(|rest| rest.strip_suffix(')'))
-        .unwrap_or(debug);
+    let inner = debug.strip_prefix("Some(").and_then(|rest| rest.strip_suffix(')')).unwrap_or(debug);
     if let probe::Kind::OneOf(variants) = kind {
         let plain = |name: &str| name.replace(['-', '_'], "").to_lowercase();
         if let Some(variant) = variants.iter().find(|variant| plain(variant) == plain(inner)) {
             return (*variant).to_owned();
         }
     }
-    let list = inner
-        .strip_prefix('[')
-        .and_then(|rest| rest.strip_suffix(']'))
-        .unwrap_or(inner);
+    let list = inner.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(inner);
     let text = if list.matches('"').count() == 2 {
-        list.strip_prefix('"')
-            .and_then(|rest| rest.strip_suffix('"'))
-            .unwrap_or(list)
+        list.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(list)
     } else {
         list
     };

@@ -173,9 +173,8 @@ pub fn parse(text: &str) -> Result<GoDuration, DurationError> {
             return Err(invalid());
         }
         let whole = read_whole(whole).ok_or_else(invalid)?;
-        let unit_end = after_number
-            .find(|c: char| c == '.' || c.is_ascii_digit())
-            .unwrap_or(after_number.len());
+        let unit_end =
+            after_number.find(|c: char| c == '.' || c.is_ascii_digit()).unwrap_or(after_number.len());
         let (unit, after_unit) = after_number.split_at(unit_end);
         if unit.is_empty() {
             return Err(DurationError::MissingUnit(text.to_owned()));
@@ -186,10 +185,7 @@ pub fn parse(text: &str) -> Result<GoDuration, DurationError> {
                 text: text.to_owned(),
             });
         };
-        let part = whole
-            .checked_mul(length)
-            .filter(|nanos| *nanos <= LIMIT)
-            .ok_or_else(invalid)?;
+        let part = whole.checked_mul(length).filter(|nanos| *nanos <= LIMIT).ok_or_else(invalid)?;
         total = part
             .checked_add(read_fraction(fraction, length))
             .and_then(|part| total.checked_add(part))

@@ -309,28 +309,19 @@ mod tests {
 
         write("b", "second");
         let mut pending = reloader.begin().await;
-        assert_eq!(
-            (pending.start().as_str(), pending.last().as_str()),
-            ("first", "first")
-        );
+        assert_eq!((pending.start().as_str(), pending.last().as_str()), ("first", "first"));
         let new = read(Some(&path), &mut pending.files).unwrap();
         let reload = pending.commit(new, vec!["[Global] token-file".into()], Vec::new());
         assert_eq!(reload.applied, ["[Global] token-file"]);
         assert_eq!(reloader.files(), [at("b"), path]);
         let pending = reloader.begin().await;
-        assert_eq!(
-            (pending.start().as_str(), pending.last().as_str()),
-            ("first", "second")
-        );
+        assert_eq!((pending.start().as_str(), pending.last().as_str()), ("first", "second"));
     }
 
     #[test]
     fn a_missing_or_unreadable_config_is_an_error() {
         for (path, text) in [
-            (
-                None,
-                "no Acme cloud provider config file given; name it with --cloud-config",
-            ),
+            (None, "no Acme cloud provider config file given; name it with --cloud-config"),
             (Some(Path::new("")), "no Acme cloud provider config file given"),
             (Some(Path::new("/no/such/file")), "could not read /no/such/file: "),
         ] {

@@ -103,14 +103,8 @@ impl<'a> KeyPath<'a> {
 
     /// The name of the place in errors of the Go library.
     pub(super) fn place(&self) -> String {
-        let subsection = self
-            .subsection
-            .map(|name| format!(", subsection {name:?}"))
-            .unwrap_or_default();
-        let variable = self
-            .key
-            .map(|key| format!(", variable {key:?}"))
-            .unwrap_or_default();
+        let subsection = self.subsection.map(|name| format!(", subsection {name:?}")).unwrap_or_default();
+        let variable = self.key.map(|key| format!(", variable {key:?}")).unwrap_or_default();
         format!("section {:?}{subsection}{variable}", self.section)
     }
 }
@@ -339,11 +333,7 @@ impl Problems {
         let key = path.key.filter(|_| path.section.is_empty());
         let variable = key.and_then(|key| self.variables.get(key));
         let path = variable.map_or(path, |variable| KeyPath::key(variable));
-        let problem = self.problem(
-            self.locations.nearest(path),
-            Some(path),
-            format!("{path}: {message}"),
-        );
+        let problem = self.problem(self.locations.nearest(path), Some(path), format!("{path}: {message}"));
         Problem {
             named: Some(path.to_string()),
             ..problem

@@ -134,10 +134,7 @@ macro_rules! quota_section {
 pub fn check_quota(quota: &Quota, default: &Quota, section: &str, keys: [&str; 3], problems: &mut Problems) {
     let [rate_key, burst_key, in_flight_key] = keys;
     if quota.rate <= 0.0 || quota.rate > f64::from(MAX) {
-        let what = format!(
-            "must be more than 0 and at most {MAX}; the default is {}",
-            default.rate
-        );
+        let what = format!("must be more than 0 and at most {MAX}; the default is {}", default.rate);
         problems.error((section, rate_key), what);
     }
     for (key, value, default) in [
@@ -205,10 +202,7 @@ mod tests {
         let docs = File::sections();
         let burst = docs.first().unwrap().keys.get(1).unwrap();
         assert_eq!((burst.name, burst.default.as_str()), ("compute-burst", "50"));
-        assert_eq!(
-            burst.about,
-            "Burst of requests to the compute API after an idle period."
-        );
+        assert_eq!(burst.about, "Burst of requests to the compute API after an idle period.");
     }
 
     #[test]

@@ -85,10 +85,7 @@ impl<S: Section> FileField for S {
 
     fn changed_keys(&self, name: &'static str, new: &Self) -> Vec<String> {
         let header = KeyPath::new(name, None, None);
-        Section::changed_keys(self, new)
-            .into_iter()
-            .map(|key| header.with_key(key))
-            .collect()
+        Section::changed_keys(self, new).into_iter().map(|key| header.with_key(key)).collect()
     }
 }
 
@@ -192,9 +189,7 @@ impl<'d> FileReader<'d> {
         for section in &document.sections {
             let subsection = section.subsection.as_ref().map(|name| name.text.as_str());
             let name = section.name.text.as_str();
-            let at = *index
-                .entry((name.to_lowercase(), subsection))
-                .or_insert(groups.len());
+            let at = *index.entry((name.to_lowercase(), subsection)).or_insert(groups.len());
             if at == groups.len() {
                 groups.push(Group {
                     name,
@@ -202,9 +197,7 @@ impl<'d> FileReader<'d> {
                     header: section.name.start,
                     entries: Vec::new(),
                 });
-                problems
-                    .locations_mut()
-                    .add(KeyPath::new(name, subsection, None), section.name.start);
+                problems.locations_mut().add(KeyPath::new(name, subsection, None), section.name.start);
             }
             if let Some(group) = groups.get_mut(at) {
                 group.entries.extend(&section.entries);
@@ -249,9 +242,7 @@ impl<'d> FileReader<'d> {
     }
 
     fn take(&mut self, name: &str) -> Vec<Group<'d>> {
-        self.groups
-            .extract_if(.., |group| same(group.name, name))
-            .collect()
+        self.groups.extract_if(.., |group| same(group.name, name)).collect()
     }
 
     fn read<S: Section>(&mut self, name: &'static str, group: &Group<'d>) -> S {
@@ -290,10 +281,8 @@ impl<'d> FileReader<'d> {
             self.problems.warn_at(group.header, group.path(None), &message);
         }
         for Unknown { path, entry, known } in &self.unknown {
-            let elsewhere = || {
-                docs.iter()
-                    .find(|section| section.keys.iter().any(|key| entry.key.is(key.name)))
-            };
+            let elsewhere =
+                || docs.iter().find(|section| section.keys.iter().any(|key| entry.key.is(key.name)));
             let near = suggest::nearest(&entry.key.text, known.iter().copied());
             let message = if let Some(section) = elsewhere() {
                 format!("unknown key, ignored; it belongs in {}", section.header())
@@ -302,10 +291,7 @@ impl<'d> FileReader<'d> {
             };
             // A word on its own line that resembles no key may be the rest of a value with a line break, such as a
             // password, whose base64 may end in `=`. The message does not repeat it.
-            let is_word = entry
-                .value
-                .as_ref()
-                .is_none_or(|value| value.text.chars().all(|c| c == '='));
+            let is_word = entry.value.as_ref().is_none_or(|value| value.text.chars().all(|c| c == '='));
             let hidden = is_word && near.is_none() && elsewhere().is_none();
             let path = if hidden { path.section_only() } else { *path };
             self.problems.warn_at(entry.key.start, path, &message);
@@ -343,9 +329,7 @@ impl SectionReader<'_, '_> {
             }
             UnreadKeys::Yaml(left, case) => {
                 let entries = left.extract_if(.., |entry| case.same(&entry.key, name));
-                entries
-                    .last()
-                    .and_then(|entry| read_node(&entry.node, *case, path, self.problems))
+                entries.last().and_then(|entry| read_node(&entry.node, *case, path, self.problems))
             }
         };
         if let Some(value) = value {

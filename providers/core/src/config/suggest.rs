@@ -65,9 +65,8 @@ fn edits(a: &[char], b: &[char]) -> usize {
         row.push(i + 1);
         for (j, y) in b.iter().enumerate() {
             let at = |cells: &[usize], column: usize| cells.get(column).copied().unwrap_or(usize::MAX / 2);
-            let mut cost = (at(&above, j) + usize::from(x != y))
-                .min(at(&above, j + 1) + 1)
-                .min(at(&row, j) + 1);
+            let mut cost =
+                (at(&above, j) + usize::from(x != y)).min(at(&above, j + 1) + 1).min(at(&row, j) + 1);
             let swapped = i > 0 && j > 0 && a.get(i - 1) == Some(y) && b.get(j - 1) == Some(x);
             if swapped {
                 cost = cost.min(at(&before, j - 1) + 1);
@@ -113,10 +112,7 @@ mod tests {
         for (name, expected) in cases {
             assert_eq!(nearest(name, KEYS), expected, "{name}");
         }
-        assert_eq!(
-            nearest("Router", ["Global", "Route", "Networking"]),
-            Some("Route")
-        );
+        assert_eq!(nearest("Router", ["Global", "Route", "Networking"]), Some("Route"));
         assert_eq!(nearest("open-stack", ["aws", "openstack"]), Some("openstack"));
     }
 

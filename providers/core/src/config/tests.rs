@@ -149,21 +149,11 @@ fn read(text: &str) -> Result<Parsed<CloudConf>, ConfigErrors> {
 }
 
 fn warnings(text: &str) -> Vec<String> {
-    read(text)
-        .unwrap()
-        .warnings
-        .iter()
-        .map(ToString::to_string)
-        .collect()
+    read(text).unwrap().warnings.iter().map(ToString::to_string).collect()
 }
 
 fn errors(text: &str) -> Vec<String> {
-    read(text)
-        .unwrap_err()
-        .to_string()
-        .lines()
-        .map(str::to_owned)
-        .collect()
+    read(text).unwrap_err().to_string().lines().map(str::to_owned).collect()
 }
 
 #[test]
@@ -172,23 +162,14 @@ fn reads_the_sample() {
     assert!(parsed.warnings.is_empty(), "{:?}", parsed.warnings);
     let conf = parsed.value;
     assert_eq!(conf.global.auth_url, "https://keystone.example:5000/v3");
-    assert_eq!(
-        conf.global.application_credential_id,
-        "21dced0fd20347869b93710d2b98aae0"
-    );
+    assert_eq!(conf.global.application_credential_id, "21dced0fd20347869b93710d2b98aae0");
     let secret = conf.global.application_credential_secret.unwrap();
     assert_eq!(secret.expose_secret(), r"s3cr#t;with\specials");
     assert_eq!(conf.global.region, "RegionOne");
-    assert_eq!(
-        conf.global.ca_file.as_deref(),
-        Some("/etc/ssl/certs/openstack-ca.pem")
-    );
+    assert_eq!(conf.global.ca_file.as_deref(), Some("/etc/ssl/certs/openstack-ca.pem"));
     assert_eq!(conf.networking.internal, ["k8s-net", "k8s-net-v6"]);
     assert_eq!(conf.networking.order, "10.0.0.0/8, 2001:db8::/32");
-    assert_eq!(
-        conf.load_balancer.floating_network_id,
-        "80c9fc78-a2be-45d5-a85b-f17a6c98df92"
-    );
+    assert_eq!(conf.load_balancer.floating_network_id, "80c9fc78-a2be-45d5-a85b-f17a6c98df92");
     assert!(conf.load_balancer.create_monitor);
     assert_eq!(conf.load_balancer.monitor_delay, GoDuration::from_secs(10));
     assert_eq!(conf.load_balancer.monitor_timeout, GoDuration::from_secs(5));
@@ -214,10 +195,7 @@ fn names_ignore_case_and_repeated_sections_merge() {
     let conf = read("[GLOBAL]\nAUTH-URL = a\nregion = x\n[global]\nRegion = b\nos-endpoint-type = admin")
         .unwrap()
         .value;
-    assert_eq!(
-        (conf.global.auth_url.as_str(), conf.global.region.as_str()),
-        ("a", "b")
-    );
+    assert_eq!((conf.global.auth_url.as_str(), conf.global.region.as_str()), ("a", "b"));
     assert_eq!(conf.global.endpoint, Endpoint::Admin);
     let text = "[LoadBalancerClass \"a\"]\nfloating-subnet-tags = x\n[loadbalancerclass \"A\"]\n[LOADBALANCERCLASS \"a\"]\n\
                 floating-subnet-tags = y";
@@ -286,14 +264,8 @@ fn checks_of_the_provider_join_the_list_with_the_place_of_the_key() {
             problems.error(("Global", "auth-url"), "missing, write the URL of Keystone");
         }
         if conf.load_balancer.monitor_timeout > conf.load_balancer.monitor_delay {
-            problems.error(
-                ("LoadBalancer", "monitor-timeout"),
-                "must not be above monitor-delay",
-            );
-            problems.error(
-                ("LoadBalancer", "Monitor-Delay"),
-                "seen only because its value is wrong",
-            );
+            problems.error(("LoadBalancer", "monitor-timeout"), "must not be above monitor-delay");
+            problems.error(("LoadBalancer", "Monitor-Delay"), "seen only because its value is wrong");
         }
         assert!(problems.locations().is_set(("global", "region")));
         assert!(!problems.locations().is_set(("Global", "auth-url")));
@@ -330,12 +302,7 @@ fn checks_may_come_later_with_the_locations_of_the_file() {
     let mut problems = Problems::new("c", parsed.locations);
     problems.warn(("LoadBalancerClass", "a", "floating-subnet-tags"), "w");
     problems.warn(("LoadBalancerClass", "b", "floating-subnet-tags"), "x");
-    let lines: Vec<String> = problems
-        .finish()
-        .unwrap()
-        .iter()
-        .map(ToString::to_string)
-        .collect();
+    let lines: Vec<String> = problems.finish().unwrap().iter().map(ToString::to_string).collect();
     assert_eq!(
         lines,
         [
@@ -350,30 +317,22 @@ fn a_file_that_is_not_a_config_is_not_reported_line_by_line() {
     let text = errors(&"@\n".repeat(1000));
     assert_eq!(text.len(), 101);
     assert_eq!(text[100], "and 900 more");
-    let long = errors(&format!(
-        "[LoadBalancer]\ncreate-monitor = {}",
-        "x".repeat(100_000)
-    ));
+    let long = errors(&format!("[LoadBalancer]\ncreate-monitor = {}", "x".repeat(100_000)));
     assert!(long[0].len() < 1_000);
 }
 
 #[test]
 fn secrets_are_never_shown() {
     let secret = "hunter2";
-    let good = read(&format!(
-        "[Global]\npassword = {secret}\napplication-credential-secret = {secret}"
-    ))
-    .unwrap();
+    let good =
+        read(&format!("[Global]\npassword = {secret}\napplication-credential-secret = {secret}")).unwrap();
     assert!(!format!("{good:?}").contains(secret));
     assert_eq!(good.value.global.password.expose_secret(), secret);
 
     // The second line of a value with a line break is a key without a value.
     for padding in ["", "=", "=="] {
         let broken = warnings(&format!("[Global]\npassword =\n{secret}{padding}"));
-        assert_eq!(
-            broken,
-            ["/etc/config/cloud.conf:3:1: [Global]: unknown key, ignored"]
-        );
+        assert_eq!(broken, ["/etc/config/cloud.conf:3:1: [Global]: unknown key, ignored"]);
     }
 
     for line in [

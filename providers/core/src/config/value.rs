@@ -209,9 +209,7 @@ impl<'a> KeyDeserializer<'a> {
     /// The text of the last occurrence; an error if it has no value.
     fn text(&self) -> Result<&'a str, ValueError> {
         let value = self.entries.last().and_then(|(_, entry)| entry.value.as_ref());
-        value
-            .map(|value| value.text.as_str())
-            .ok_or_else(ValueError::blank)
+        value.map(|value| value.text.as_str()).ok_or_else(ValueError::blank)
     }
 
     fn bool(&self) -> Result<bool, ValueError> {
@@ -282,11 +280,7 @@ impl<'de> Deserializer<'de> for KeyDeserializer<'_> {
     fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Self::Error> {
         self.is_list.set(true);
         // An occurrence without a value empties the list.
-        let reset = self
-            .entries
-            .iter()
-            .rposition(|(_, entry)| entry.value.is_none())
-            .map_or(0, |at| at + 1);
+        let reset = self.entries.iter().rposition(|(_, entry)| entry.value.is_none()).map_or(0, |at| at + 1);
         let elements = self.entries.get(reset..).unwrap_or_default();
         visitor.visit_seq(Elements {
             entries: elements,
@@ -301,9 +295,7 @@ impl<'de> Deserializer<'de> for KeyDeserializer<'_> {
         variants: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, Self::Error> {
-        let text = self
-            .text()
-            .map_err(|error| error.hint(format!("write {}", one_of(variants))))?;
+        let text = self.text().map_err(|error| error.hint(format!("write {}", one_of(variants))))?;
         visitor.visit_enum(Choice(text))
     }
 

@@ -40,9 +40,7 @@ pub struct Node {
 
 impl fmt::Debug for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Node")
-            .field("at", &self.at)
-            .finish_non_exhaustive()
+        f.debug_struct("Node").field("at", &self.at).finish_non_exhaustive()
     }
 }
 
@@ -243,9 +241,7 @@ impl Node {
             Value::Text(text) => Json::String(text.clone()),
             Value::List(items) => items.iter().map(Self::to_json).collect(),
             Value::Map(entries) => {
-                let pairs = entries
-                    .iter()
-                    .map(|entry| (entry.key.clone(), entry.node.to_json()));
+                let pairs = entries.iter().map(|entry| (entry.key.clone(), entry.node.to_json()));
                 Json::Object(pairs.collect::<Map<_, _>>())
             }
         }
@@ -503,9 +499,7 @@ fn number(text: &str) -> Option<Number> {
     }
     let radix = |prefix: &str, radix| {
         // A second sign is part of a text.
-        let digits = unsigned
-            .strip_prefix(prefix)
-            .filter(|digits| !digits.starts_with(['-', '+']))?;
+        let digits = unsigned.strip_prefix(prefix).filter(|digits| !digits.starts_with(['-', '+']))?;
         i64::from_str_radix(digits, radix).ok()
     };
     let other = radix("0x", 16)
@@ -513,11 +507,7 @@ fn number(text: &str) -> Option<Number> {
         .or_else(|| radix("0b", 2))
         .or_else(|| radix("0", 8));
     if let Some(number) = other {
-        return Some(Number::from(if plain.starts_with('-') {
-            -number
-        } else {
-            number
-        }));
+        return Some(Number::from(if plain.starts_with('-') { -number } else { number }));
     }
     let decimal = plain.strip_prefix('+').unwrap_or(&plain);
     if let Ok(number) = decimal.parse::<i64>() {
@@ -526,10 +516,6 @@ fn number(text: &str) -> Option<Number> {
     if let Ok(number) = decimal.parse::<u64>() {
         return Some(Number::from(number));
     }
-    let is_float = unsigned
-        .chars()
-        .all(|c| c.is_ascii_digit() || matches!(c, '.' | 'e' | 'E' | '-' | '+'));
-    is_float
-        .then(|| Number::from_f64(decimal.parse().ok()?))
-        .flatten()
+    let is_float = unsigned.chars().all(|c| c.is_ascii_digit() || matches!(c, '.' | 'e' | 'E' | '-' | '+'));
+    is_float.then(|| Number::from_f64(decimal.parse().ok()?)).flatten()
 }

@@ -199,9 +199,7 @@ impl Recorder {
             ..Event::default()
         };
         if self.sender.try_send(event).is_err() {
-            self.written
-                .get_or_create(&ResultLabel { result: "dropped" })
-                .inc();
+            self.written.get_or_create(&ResultLabel { result: "dropped" }).inc();
         }
     }
 }

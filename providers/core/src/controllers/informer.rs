@@ -157,11 +157,7 @@ impl<K: Trimmed> Informer<K> {
         };
         let kind = K::kind(&());
         let config = watcher::Config::default().page_size(PAGE_SIZE);
-        let new_watch = || {
-            watcher(self.api.clone(), config.clone())
-                .default_backoff()
-                .boxed()
-        };
+        let new_watch = || watcher(self.api.clone(), config.clone()).default_backoff().boxed();
         let mut events = new_watch();
         let mut listing: Option<(Instant, HashSet<String>)> = None;
         let mut interner = Interner::default();
@@ -188,12 +184,7 @@ impl<K: Trimmed> Informer<K> {
                 Some(Ok(event)) => event,
             };
             if matches!(event, watcher::Event::Init) {
-                let known = self
-                    .store
-                    .state()
-                    .iter()
-                    .filter_map(|object| key(&**object))
-                    .collect();
+                let known = self.store.state().iter().filter_map(|object| key(&**object)).collect();
                 listing = Some((Instant::now(), known));
             }
             match event {
@@ -248,9 +239,7 @@ impl<K: Trimmed> Informer<K> {
     }
 
     fn send(&self, change: &Change) {
-        self.subscribers
-            .lock()
-            .retain(|subscriber| subscriber.send(change.clone()).is_ok());
+        self.subscribers.lock().retain(|subscriber| subscriber.send(change.clone()).is_ok());
     }
 }
 

@@ -79,18 +79,9 @@ mod tests {
     #[test]
     fn whole_bounds_of_buckets_are_those_of_go() {
         for (line, go) in [
-            (
-                "a_bucket{le=\"15.0\",host=\"b\"} 1\n",
-                "a_bucket{le=\"15\",host=\"b\"} 1\n",
-            ),
-            (
-                "a_bucket{le=\"0.5\",host=\"1.0\"} 1\n",
-                "a_bucket{le=\"0.5\",host=\"1.0\"} 1\n",
-            ),
-            (
-                "a_bucket{le=\"+Inf\",host=\"1.0\"} 1\n",
-                "a_bucket{le=\"+Inf\",host=\"1.0\"} 1\n",
-            ),
+            ("a_bucket{le=\"15.0\",host=\"b\"} 1\n", "a_bucket{le=\"15\",host=\"b\"} 1\n"),
+            ("a_bucket{le=\"0.5\",host=\"1.0\"} 1\n", "a_bucket{le=\"0.5\",host=\"1.0\"} 1\n"),
+            ("a_bucket{le=\"+Inf\",host=\"1.0\"} 1\n", "a_bucket{le=\"+Inf\",host=\"1.0\"} 1\n"),
             ("build{version=\"1.0\"} 1\n", "build{version=\"1.0\"} 1\n"),
         ] {
             assert_eq!(plain_text(line).unwrap(), go);

@@ -83,11 +83,7 @@ impl NodeObject {
     /// The taints without those with this key, in their order.
     #[must_use]
     pub fn taints_without(&self, key: &str) -> Vec<Taint> {
-        self.taints
-            .iter()
-            .filter(|taint| taint.key != key)
-            .cloned()
-            .collect()
+        self.taints.iter().filter(|taint| taint.key != key).cloned().collect()
     }
 
     /// Whether the node has exactly this taint, with any value.
@@ -113,22 +109,14 @@ impl NodeObject {
     /// The taints without exactly this one, in their order.
     #[must_use]
     pub fn taints_without_exact(&self, key: &str, effect: &str) -> Vec<Taint> {
-        self.taints
-            .iter()
-            .filter(|taint| !taint.is(key, effect))
-            .cloned()
-            .collect()
+        self.taints.iter().filter(|taint| !taint.is(key, effect)).cloned().collect()
     }
 
     /// When the node was registered, in seconds since the Unix epoch.
     #[must_use]
     pub fn age_seconds(&self) -> Option<f64> {
         let created = self.meta.creation_timestamp.as_ref()?.0;
-        Some(
-            created
-                .duration_until(k8s_openapi::jiff::Timestamp::now())
-                .as_secs_f64(),
-        )
+        Some(created.duration_until(k8s_openapi::jiff::Timestamp::now()).as_secs_f64())
     }
 }
 
@@ -244,10 +232,7 @@ impl From<Wire> for NodeObject {
             uid: metadata.uid.clone().unwrap_or_default(),
             provider_id: spec.provider_id.filter(|id| !id.is_empty()),
             labels: metadata.labels.unwrap_or_default().into_iter().collect(),
-            created: metadata
-                .creation_timestamp
-                .as_ref()
-                .map(|created| created.0.into()),
+            created: metadata.creation_timestamp.as_ref().map(|created| created.0.into()),
         };
         let conditions = status.conditions.unwrap_or_default();
         let condition = |kind: &str| {
@@ -294,9 +279,7 @@ impl From<Wire> for NodeObject {
                     })
                 })
                 .collect(),
-            provided_node_ip: metadata
-                .annotations
-                .and_then(|annotations| annotations.provided_node_ip),
+            provided_node_ip: metadata.annotations.and_then(|annotations| annotations.provided_node_ip),
         }
     }
 }
@@ -329,18 +312,12 @@ mod tests {
         }))
         .unwrap();
         assert_eq!(node.view.name, "n1");
-        assert_eq!(
-            node.view.provider_id, None,
-            "an empty providerID counts as missing"
-        );
+        assert_eq!(node.view.provider_id, None, "an empty providerID counts as missing");
         assert_eq!(node.view.labels.get("a"), Some("b"));
         assert_eq!(node.provided_node_ip.as_deref(), Some("10.0.0.1"));
         let created = k8s_openapi::jiff::Timestamp::try_from(node.view.created.unwrap());
         assert_eq!(created.unwrap().to_string(), "2026-01-02T03:04:05Z");
-        assert_eq!(
-            node.addresses,
-            [NodeAddress::new(AddressType::InternalIP, "10.0.0.1")]
-        );
+        assert_eq!(node.addresses, [NodeAddress::new(AddressType::InternalIP, "10.0.0.1")]);
         assert!(node.has_taint("k") && !node.has_taint("other"));
         assert!(node.has_exact_taint("k", "NoSchedule") && !node.has_exact_taint("k", "NoExecute"));
         assert_eq!(node.ready, Ready::True);

@@ -56,24 +56,17 @@ fn parse(value: &str) -> Result<Vec<IpAddr>, ProvidedIpError> {
     };
     let ips = value
         .split(',')
-        .map(|part| {
-            part.parse::<IpAddr>()
-                .map_err(|_| malformed(format!("could not parse {part:?}")))
-        })
+        .map(|part| part.parse::<IpAddr>().map_err(|_| malformed(format!("could not parse {part:?}"))))
         .collect::<Result<Vec<_>, _>>()?;
     match ips.as_slice() {
         [_] => Ok(ips),
         [first, second] if first.is_ipv4() != second.is_ipv4() => {
             if first.is_unspecified() || second.is_unspecified() {
-                return Err(malformed(
-                    "dual-stack node IP cannot include '0.0.0.0' or '::'".to_owned(),
-                ));
+                return Err(malformed("dual-stack node IP cannot include '0.0.0.0' or '::'".to_owned()));
             }
             Ok(ips)
         }
-        _ => Err(malformed(
-            "must contain either a single IP or a dual-stack pair of IPs".to_owned(),
-        )),
+        _ => Err(malformed("must contain either a single IP or a dual-stack pair of IPs".to_owned())),
     }
 }
 
@@ -88,10 +81,7 @@ pub fn select(value: &str, addresses: &[NodeAddress]) -> Result<Vec<NodeAddress>
     let mut matched = Vec::new();
     for ip in parse(value)? {
         let before = selected.len();
-        for address in addresses
-            .iter()
-            .filter(|address| address.address.parse() == Ok(ip))
-        {
+        for address in addresses.iter().filter(|address| address.address.parse() == Ok(ip)) {
             selected.push(address.clone());
             matched.push(address.kind);
         }
@@ -102,12 +92,7 @@ pub fn select(value: &str, addresses: &[NodeAddress]) -> Result<Vec<NodeAddress>
             });
         }
     }
-    selected.extend(
-        addresses
-            .iter()
-            .filter(|address| !matched.contains(&address.kind))
-            .cloned(),
-    );
+    selected.extend(addresses.iter().filter(|address| !matched.contains(&address.kind)).cloned());
     Ok(selected)
 }
 
@@ -139,11 +124,7 @@ mod tests {
         let dual = "10.1.1.1,fc01:1234::5678";
         for (annotation, cloud, expected) in [
             ("10.1.1.1", "I 10.1.1.1, H n", "I 10.1.1.1, H n"),
-            (
-                "55.55.55.55",
-                "I 10.1.1.1, E 55.55.55.55, H n",
-                "E 55.55.55.55, I 10.1.1.1, H n",
-            ),
+            ("55.55.55.55", "I 10.1.1.1, E 55.55.55.55, H n", "E 55.55.55.55, I 10.1.1.1, H n"),
             (
                 "55.55.55.55",
                 "I 44.44.44.44, E 44.44.44.44, I 55.55.55.55, E 55.55.55.55, H n",
@@ -164,16 +145,8 @@ mod tests {
                 "I 10.1.1.1, I 2600:1f14:1d4:d101:0:0:0:ba3d, H n",
                 "I 2600:1f14:1d4:d101:0:0:0:ba3d, H n",
             ),
-            (
-                dual,
-                "I 10.1.1.1, I fc01:1234::5678, H n",
-                "I 10.1.1.1, I fc01:1234::5678, H n",
-            ),
-            (
-                dual,
-                "I fc01:1234::5678, I 10.1.1.1, H n",
-                "I 10.1.1.1, I fc01:1234::5678, H n",
-            ),
+            (dual, "I 10.1.1.1, I fc01:1234::5678, H n", "I 10.1.1.1, I fc01:1234::5678, H n"),
+            (dual, "I fc01:1234::5678, I 10.1.1.1, H n", "I 10.1.1.1, I fc01:1234::5678, H n"),
             (
                 dual,
                 "I 10.1.1.1, I 10.1.1.2, I fc01:1234::1234, I fc01:1234::5678, E 55.55.55.55, H n",
@@ -190,11 +163,7 @@ mod tests {
                 "E 55.55.55.55, I fc01:1234::5678, H n",
             ),
         ] {
-            assert_eq!(
-                select(annotation, &list(cloud)).unwrap(),
-                list(expected),
-                "{annotation} of {cloud}"
-            );
+            assert_eq!(select(annotation, &list(cloud)).unwrap(), list(expected), "{annotation} of {cloud}");
         }
     }
 
@@ -216,18 +185,9 @@ mod tests {
             ("invalid-ip", "could not parse \"invalid-ip\""),
             ("", "could not parse \"\""),
             ("10.1.1.1, fc01::1", "could not parse \" fc01::1\""),
-            (
-                "10.1.1.1,10.1.1.2",
-                "must contain either a single IP or a dual-stack pair of IPs",
-            ),
-            (
-                "10.1.1.1,fc01::1,fc01::2",
-                "must contain either a single IP or a dual-stack pair of IPs",
-            ),
-            (
-                "0.0.0.0,fc01::1",
-                "dual-stack node IP cannot include '0.0.0.0' or '::'",
-            ),
+            ("10.1.1.1,10.1.1.2", "must contain either a single IP or a dual-stack pair of IPs"),
+            ("10.1.1.1,fc01::1,fc01::2", "must contain either a single IP or a dual-stack pair of IPs"),
+            ("0.0.0.0,fc01::1", "dual-stack node IP cannot include '0.0.0.0' or '::'"),
         ] {
             let error = parse(annotation).unwrap_err().to_string();
             assert!(error.contains(reason), "{annotation}: {error}");

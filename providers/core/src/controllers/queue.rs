@@ -44,8 +44,7 @@ impl Backoff {
     /// As [`Self::exact_delay`]. Random jitter subtracts up to a fifth, so that keys that failed together are not retried
     /// together.
     pub fn delay(self, failures: u32) -> Duration {
-        self.exact_delay(failures)
-            .mul_f64(rand::rng().random_range(0.8..=1.0))
+        self.exact_delay(failures).mul_f64(rand::rng().random_range(0.8..=1.0))
     }
 
     /// Doubles with every failure.

@@ -207,11 +207,7 @@ impl From<WirePort> for ServicePort {
     fn from(wire: WirePort) -> Self {
         Self {
             name: wire.name.unwrap_or_default().0,
-            protocol: wire
-                .protocol
-                .as_deref()
-                .and_then(Protocol::parse)
-                .unwrap_or_default(),
+            protocol: wire.protocol.as_deref().and_then(Protocol::parse).unwrap_or_default(),
             port: wire.port,
             node_port: wire.node_port.unwrap_or_default(),
             target: match wire.target_port {
@@ -294,20 +290,11 @@ impl From<Wire> for ServiceObject {
             labels: metadata.labels.unwrap_or_default().into_iter().collect(),
             finalizers: texts(metadata.finalizers.unwrap_or_default()),
             deleting: metadata.deletion_timestamp.is_some(),
-            service_type: spec
-                .kind
-                .as_deref()
-                .and_then(ServiceType::parse)
-                .unwrap_or_default(),
+            service_type: spec.kind.as_deref().and_then(ServiceType::parse).unwrap_or_default(),
             session_affinity: spec.affinity(),
             ip_families: spec.families(),
             class: non_empty(spec.load_balancer_class),
-            ports: spec
-                .ports
-                .unwrap_or_default()
-                .into_iter()
-                .map(ServicePort::from)
-                .collect(),
+            ports: spec.ports.unwrap_or_default().into_iter().map(ServicePort::from).collect(),
             load_balancer_ip: spec.load_balancer_ip.unwrap_or_default().0,
             source_ranges: spec.load_balancer_source_ranges.map(texts),
             external_ips: texts(spec.external_ips.unwrap_or_default()),
@@ -322,12 +309,7 @@ impl From<Wire> for ServiceObject {
                 .into_iter()
                 .map(Ingress::from)
                 .collect(),
-            conditions: status
-                .conditions
-                .unwrap_or_default()
-                .into_iter()
-                .map(Condition::from)
-                .collect(),
+            conditions: status.conditions.unwrap_or_default().into_iter().map(Condition::from).collect(),
         };
         Self {
             meta: ObjectMeta {

@@ -164,9 +164,7 @@ impl<S: InstanceSource> Clone for Finder<S> {
 
 impl<S: InstanceSource> fmt::Debug for Finder<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Finder")
-            .field("statistics", &self.0.statistics)
-            .finish_non_exhaustive()
+        f.debug_struct("Finder").field("statistics", &self.0.statistics).finish_non_exhaustive()
     }
 }
 
@@ -222,9 +220,7 @@ impl<S: InstanceSource> Instances for Finder<S> {
             Some(Ok(LookupResult::Record(record))) if query.need == Need::Metadata => {
                 let index = metadata.get(record.id());
                 let described = index.and_then(|index| described.get(*index)).cloned();
-                described
-                    .unwrap_or_else(|| Err(unanswered()))
-                    .map(InstanceState::Present)
+                described.unwrap_or_else(|| Err(unanswered())).map(InstanceState::Present)
             }
             Some(Ok(LookupResult::Record(record))) => {
                 Ok(InstanceState::Present(self.0.source.existence(record)))
@@ -234,13 +230,10 @@ impl<S: InstanceSource> Instances for Finder<S> {
             Some(Err(error)) => Err(error.clone()),
             None => Err(unanswered()),
         };
-        let each = queries
-            .iter()
-            .zip(resolutions)
-            .map(|(query, resolution)| match resolution {
-                Resolution::Known(known) => known,
-                Resolution::Question(index) => answer(query, index),
-            });
+        let each = queries.iter().zip(resolutions).map(|(query, resolution)| match resolution {
+            Resolution::Known(known) => known,
+            Resolution::Question(index) => answer(query, index),
+        });
         each.collect()
     }
 }
@@ -307,10 +300,7 @@ impl<S: InstanceSource> Finder<S> {
             // Most machines were found only by id, although the listing should contain them.
             self.0.statistics.lock().names_differ = true;
         }
-        answers
-            .into_iter()
-            .map(|answer| answer.unwrap_or(Ok(LookupResult::Unresolved)))
-            .collect()
+        answers.into_iter().map(|answer| answer.unwrap_or(Ok(LookupResult::Unresolved))).collect()
     }
 
     /// The cached listings, the latest first.
@@ -318,9 +308,7 @@ impl<S: InstanceSource> Finder<S> {
         let statistics = self.0.statistics.lock();
         let prefixes: Vec<String> = statistics.sizes.iter().map(|size| size.prefix.clone()).collect();
         drop(statistics);
-        let listings = prefixes
-            .iter()
-            .filter_map(|prefix| self.0.listings.peek(prefix, freshness));
+        let listings = prefixes.iter().filter_map(|prefix| self.0.listings.peek(prefix, freshness));
         listings.map(|(listing, _)| listing).collect()
     }
 
@@ -331,10 +319,7 @@ impl<S: InstanceSource> Finder<S> {
         freshness: Freshness,
         priority: Priority,
     ) -> Result<Arc<Listing<S::Record>>> {
-        let ids: HashSet<String> = remaining
-            .iter()
-            .filter_map(|question| question.id.clone())
-            .collect();
+        let ids: HashSet<String> = remaining.iter().filter_map(|question| question.id.clone()).collect();
         let names = remaining.len() - ids.len();
         let inner = Arc::clone(&self.0);
         let load = {
@@ -352,14 +337,10 @@ impl<S: InstanceSource> Finder<S> {
         priority: Priority,
     ) -> usize {
         let source = &self.0.source;
-        let (ids, names): (Vec<_>, Vec<_>) = remaining(questions, answers)
-            .into_iter()
-            .partition(|question| question.id.is_some());
+        let (ids, names): (Vec<_>, Vec<_>) =
+            remaining(questions, answers).into_iter().partition(|question| question.id.is_some());
         let by_ids = ids.chunks(S::IDS_PER_READ).map(|chunk| async move {
-            let ids: Vec<&str> = chunk
-                .iter()
-                .filter_map(|question| question.id.as_deref())
-                .collect();
+            let ids: Vec<&str> = chunk.iter().filter_map(|question| question.id.as_deref()).collect();
             let found = source.by_ids(&ids, priority).await.into_iter().map(|record| {
                 let record = record?.map(|record| LookupResult::Record(Arc::new(record)));
                 Ok(record.unwrap_or(LookupResult::Absent))
@@ -405,10 +386,7 @@ fn unanswered() -> Error {
 /// The questions without an answer.
 fn remaining<'q, R>(questions: &'q [Question], answers: &[Answer<R>]) -> Vec<&'q Question> {
     let pairs = questions.iter().zip(answers);
-    pairs
-        .filter(|(_, answer)| answer.is_none())
-        .map(|(question, _)| question)
-        .collect()
+    pairs.filter(|(_, answer)| answer.is_none()).map(|(question, _)| question).collect()
 }
 
 /// How many targeted reads would answer these questions.
@@ -471,10 +449,7 @@ impl<S: InstanceSource> Inner<S> {
         } else {
             common_prefix(remaining.iter().map(|question| question.name.as_str()))
         };
-        let wider = statistics
-            .sizes
-            .iter()
-            .filter(|size| narrow.starts_with(&size.prefix));
+        let wider = statistics.sizes.iter().filter(|size| narrow.starts_with(&size.prefix));
         // Prefer a cheap listing that other callers use.
         let cheap = |size: &&Size| size.complete && size.pages <= (remaining.len() / 10).max(1);
         if let Some(size) = wider.clone().find(cheap) {

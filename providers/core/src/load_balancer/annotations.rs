@@ -91,13 +91,8 @@ impl AnnotationTable {
 
     /// The values and the meaning of an annotation, to show beside a wrong value. Empty for other fields.
     fn takes(&self, field: &Field) -> String {
-        let known = self
-            .entries
-            .iter()
-            .find(|entry| *field == Field::annotation(entry.name));
-        known.map_or_else(String::new, |entry| {
-            format!("takes: {}. {}", entry.values, entry.about.trim())
-        })
+        let known = self.entries.iter().find(|entry| *field == Field::annotation(entry.name));
+        known.map_or_else(String::new, |entry| format!("takes: {}. {}", entry.values, entry.about.trim()))
     }
 
     /// The finding about a field that is refused.
@@ -353,9 +348,7 @@ impl<'a> AnnotationReader<'a> {
 
     /// A boolean in the spellings of Go's `strconv.ParseBool`; anything else is refused.
     pub fn strict_flag(&mut self, key: &'static str) -> Option<bool> {
-        self.strict(key, |text| {
-            parse_bool(text).map_err(|_| format!("{text:?} is neither true nor false"))
-        })
+        self.strict(key, |text| parse_bool(text).map_err(|_| format!("{text:?} is neither true nor false")))
     }
 
     /// A whole number in a range; anything else is refused.
@@ -366,11 +359,9 @@ impl<'a> AnnotationReader<'a> {
         self.strict(key, |text| match text.parse() {
             Ok(number) if allowed.contains(&number) => Ok(number),
             // One that the type cannot hold is a number, too.
-            _ if text.parse::<i128>().is_ok() => Err(format!(
-                "{text} is not between {} and {}",
-                allowed.start(),
-                allowed.end()
-            )),
+            _ if text.parse::<i128>().is_ok() => {
+                Err(format!("{text} is not between {} and {}", allowed.start(), allowed.end()))
+            }
             _ => Err(format!("{text:?} is not a whole number")),
         })
     }

@@ -191,10 +191,7 @@ mod tests {
 
     fn node(addresses: &[(AddressType, &str)]) -> ServiceNode {
         ServiceNode {
-            addresses: addresses
-                .iter()
-                .map(|(kind, address)| NodeAddress::new(*kind, *address))
-                .collect(),
+            addresses: addresses.iter().map(|(kind, address)| NodeAddress::new(*kind, *address)).collect(),
             ..ServiceNode::default()
         }
     }
@@ -246,17 +243,11 @@ mod tests {
             })
             .collect();
         let expected = [("10.0.0.1", "d e c a"), ("10.0.0.2", "b")];
-        assert_eq!(
-            found,
-            expected.map(|(address, names)| (address.to_owned(), names.to_owned()))
-        );
+        assert_eq!(found, expected.map(|(address, names)| (address.to_owned(), names.to_owned())));
         let service = ServiceId::new("shop", "web", "u");
         let event = ServiceEvent::duplicate_addresses(&service, &groups).unwrap();
         assert!(
-            event.warning
-                && event
-                    .message
-                    .starts_with("10.0.0.1 is the address of nodes d, e, c, a;"),
+            event.warning && event.message.starts_with("10.0.0.1 is the address of nodes d, e, c, a;"),
             "{}",
             event.message
         );
@@ -266,10 +257,7 @@ mod tests {
     #[test]
     fn an_external_address_is_used_without_an_internal_one() {
         let external = node(&[(AddressType::ExternalIP, "192.0.2.1")]);
-        assert_eq!(
-            external.address(Some(IpFamily::V4)),
-            Some("192.0.2.1".parse().unwrap())
-        );
+        assert_eq!(external.address(Some(IpFamily::V4)), Some("192.0.2.1".parse().unwrap()));
         assert_eq!(external.address(Some(IpFamily::V6)), None);
         assert_eq!(node(&[(AddressType::InternalIP, "soon")]).address(None), None);
     }

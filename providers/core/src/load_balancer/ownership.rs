@@ -91,9 +91,7 @@ impl OwnershipTag {
     /// the tag would never be added.
     #[must_use]
     pub fn for_update(&self, ownership: &Ownership, write_due: bool) -> Option<&ClusterTag> {
-        (*ownership == Ownership::Adopted && write_due)
-            .then(|| self.for_create())
-            .flatten()
+        (*ownership == Ownership::Adopted && write_due).then(|| self.for_create()).flatten()
     }
 }
 
@@ -140,11 +138,7 @@ mod tests {
         assert!(tag.for_update(&Ownership::Adopted, false).is_none());
         assert_eq!(tag.for_update(&Ownership::Adopted, true), tag.for_create());
         assert!(tag.for_update(&Ownership::Ours, true).is_none());
-        assert!(
-            OwnershipTag::Unknown
-                .for_update(&Ownership::Unverified, true)
-                .is_none()
-        );
+        assert!(OwnershipTag::Unknown.for_update(&Ownership::Unverified, true).is_none());
         assert!(OwnershipTag::Unknown.for_create().is_none());
     }
 }

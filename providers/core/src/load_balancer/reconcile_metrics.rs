@@ -93,9 +93,7 @@ impl ReconcileMetrics {
             }
             PartState::Done => {
                 let mut states = report.members.iter().map(|member| &member.state);
-                let is_frozen = states
-                    .clone()
-                    .all(|state| matches!(state, MemberState::Frozen(_)));
+                let is_frozen = states.clone().all(|state| matches!(state, MemberState::Frozen(_)));
                 let is_refused = states.any(|state| matches!(state, MemberState::Refused(_)));
                 // Waiting for other parts alone is no work on this one.
                 (!is_frozen || !report.steps.is_empty(), !is_refused)
@@ -105,8 +103,7 @@ impl ReconcileMetrics {
         drop(all);
         if is_counted {
             let kind = work.kind.unwrap_or(Reconciliation::Ensure);
-            self.metrics
-                .observe((config.operation)(kind), work.since.elapsed(), is_ok);
+            self.metrics.observe((config.operation)(kind), work.since.elapsed(), is_ok);
         }
     }
 }

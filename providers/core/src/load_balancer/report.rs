@@ -171,18 +171,10 @@ impl Effects {
         if later.ingress.is_some() {
             self.ingress.clone_from(&later.ingress);
         }
-        self.annotations.extend(
-            later
-                .annotations
-                .iter()
-                .map(|(key, value)| (key.clone(), value.clone())),
-        );
-        self.conditions.extend(
-            later
-                .conditions
-                .iter()
-                .map(|(key, value)| (key.clone(), value.clone())),
-        );
+        self.annotations
+            .extend(later.annotations.iter().map(|(key, value)| (key.clone(), value.clone())));
+        self.conditions
+            .extend(later.conditions.iter().map(|(key, value)| (key.clone(), value.clone())));
     }
 }
 
@@ -377,11 +369,7 @@ mod tests {
             annotations: [("id".to_owned(), Some("2".to_owned()))].into(),
             ..Effects::default()
         });
-        assert_eq!(
-            effects.ingress,
-            ingress("10.0.0.1"),
-            "the later part does not know"
-        );
+        assert_eq!(effects.ingress, ingress("10.0.0.1"), "the later part does not know");
         assert_eq!(effects.annotations.get("id"), Some(&Some("2".to_owned())));
         assert_eq!(effects.annotations.get("old"), Some(&None));
     }

@@ -25,9 +25,7 @@ impl NodeSelector {
     #[must_use]
     pub fn matches(&self, labels: &Labels) -> bool {
         self.0.iter().all(|(key, required)| {
-            labels
-                .get(key)
-                .is_some_and(|value| required.is_empty() || value == required)
+            labels.get(key).is_some_and(|value| required.is_empty() || value == required)
         })
     }
 
@@ -58,9 +56,7 @@ mod tests {
 
     #[test]
     fn all_items_have_to_match() {
-        let node: Labels = [("env", "prod"), ("pool", ""), ("x", "a=b")]
-            .into_iter()
-            .collect();
+        let node: Labels = [("env", "prod"), ("pool", ""), ("x", "a=b")].into_iter().collect();
         for (selector, matches) in [
             ("", true),
             ("env=prod", true),
@@ -73,11 +69,7 @@ mod tests {
             ("env=prod,missing", false),
             ("=prod", false),
         ] {
-            assert_eq!(
-                NodeSelector::parse(selector).matches(&node),
-                matches,
-                "{selector:?}"
-            );
+            assert_eq!(NodeSelector::parse(selector).matches(&node), matches, "{selector:?}");
         }
         let bare = Labels::default();
         assert!(!NodeSelector::parse("env").matches(&bare) && NodeSelector::parse("").matches(&bare));

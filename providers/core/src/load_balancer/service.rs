@@ -132,9 +132,7 @@ impl ServiceView {
 
     /// The addresses in its status.
     pub fn status_addresses(&self) -> impl Iterator<Item = IpAddr> {
-        self.ingress
-            .iter()
-            .filter_map(|ingress| ingress.ip.as_deref()?.parse().ok())
+        self.ingress.iter().filter_map(|ingress| ingress.ip.as_deref()?.parse().ok())
     }
 
     /// Whether both have the same spec and metadata, regardless of status and finalizers.
@@ -195,12 +193,8 @@ impl ProviderFinalizers {
     /// The finalizers that the Service lacks, [`ServiceView::FINALIZER`] included. Empty if it wants no load balancer.
     #[must_use]
     pub fn missing(&self, service: &ServiceView) -> Vec<&'static str> {
-        let needed = [ServiceView::FINALIZER]
-            .into_iter()
-            .chain(self.needed.iter().copied());
-        needed
-            .filter(|name| service.wants_load_balancer() && !service.has(name))
-            .collect()
+        let needed = [ServiceView::FINALIZER].into_iter().chain(self.needed.iter().copied());
+        needed.filter(|name| service.wants_load_balancer() && !service.has(name)).collect()
     }
 
     /// The finalizers that the Service has and does not need, once it is finished.
@@ -306,9 +300,7 @@ impl Protocol {
     /// Reads the spelling of the Kubernetes API.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
-        [Self::Tcp, Self::Udp, Self::Sctp]
-            .into_iter()
-            .find(|protocol| protocol.as_str() == text)
+        [Self::Tcp, Self::Udp, Self::Sctp].into_iter().find(|protocol| protocol.as_str() == text)
     }
 }
 

@@ -100,10 +100,8 @@ impl SourceRanges {
 
     /// Whether these CIDRs are the same networks, in any notation and order.
     pub fn same<'a>(&self, others: impl IntoIterator<Item = &'a str>) -> bool {
-        let others: Option<BTreeSet<IpNet>> = others
-            .into_iter()
-            .map(|text| Some(text.parse::<IpNet>().ok()?.trunc()))
-            .collect();
+        let others: Option<BTreeSet<IpNet>> =
+            others.into_iter().map(|text| Some(text.parse::<IpNet>().ok()?.trunc())).collect();
         others.is_some_and(|others| others == self.ranges)
     }
 }
@@ -143,17 +141,10 @@ mod tests {
     #[test]
     fn ranges_are_reduced_to_network_addresses_and_named_once() {
         assert_eq!(
-            texts(
-                &["192.168.32.1/24", " 192.168.32.0/24 ", "10.0.0.1/32"],
-                None,
-                None
-            ),
+            texts(&["192.168.32.1/24", " 192.168.32.0/24 ", "10.0.0.1/32"], None, None),
             ["10.0.0.1/32", "192.168.32.0/24"]
         );
-        assert_eq!(
-            texts(&[], Some(" 10.1.2.3/8 ,fd00::1/64"), None),
-            ["10.0.0.0/8", "fd00::/64"]
-        );
+        assert_eq!(texts(&[], Some(" 10.1.2.3/8 ,fd00::1/64"), None), ["10.0.0.0/8", "fd00::/64"]);
     }
 
     #[test]

@@ -50,9 +50,7 @@ impl CredentialsCheck {
             return Ok(ScopeCheck::Verified);
         }
         let Some(instances) = cloud.instances() else {
-            return Ok(ScopeCheck::Unverified(
-                "the provider cannot look up machines".to_owned(),
-            ));
+            return Ok(ScopeCheck::Unverified("the provider cannot look up machines".to_owned()));
         };
         let failures = self.failures.load(Ordering::Relaxed);
         let generation = cloud.generation();
@@ -76,9 +74,7 @@ impl CredentialsCheck {
                 let views = batch.iter().map(|node| Arc::clone(&node.view));
                 let answers = existence(instances, views, read.freshness, read.priority).await;
                 if cloud.generation() != generation {
-                    return Ok(ScopeCheck::Unverified(
-                        "the credentials changed during the check".to_owned(),
-                    ));
+                    return Ok(ScopeCheck::Unverified("the credentials changed during the check".to_owned()));
                 }
                 let mut answered = false;
                 for (node, answer) in answers {
@@ -106,21 +102,17 @@ impl CredentialsCheck {
         }
         // Checks that ran at the same time looked up the same nodes.
         let next = failures.wrapping_add(1);
-        let _ = self
-            .failures
-            .compare_exchange(failures, next, Ordering::Relaxed, Ordering::Relaxed);
+        let _ = self.failures.compare_exchange(failures, next, Ordering::Relaxed, Ordering::Relaxed);
         if let Some(error) = failed {
             return Err(error);
         }
         let scope = cloud.scope();
         debug!(?missing, scope, "No node proves that the credentials are right");
         // The nodes differ from check to check. The text stays the same, so that it is reported once.
-        Ok(ScopeCheck::Unverified(
-            match (missing.is_empty(), refused.first()) {
-                (true, Some(error)) => format!("no node could be looked up: {error}"),
-                (true, None) => format!("no node has a provider ID of {}", cloud.name()),
-                (false, _) => format!("no node that was looked up exists in {scope}"),
-            },
-        ))
+        Ok(ScopeCheck::Unverified(match (missing.is_empty(), refused.first()) {
+            (true, Some(error)) => format!("no node could be looked up: {error}"),
+            (true, None) => format!("no node has a provider ID of {}", cloud.name()),
+            (false, _) => format!("no node that was looked up exists in {scope}"),
+        }))
     }
 }

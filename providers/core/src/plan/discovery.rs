@@ -106,11 +106,7 @@ impl<M: PartModel> DiscoveredParts<M> {
     }
 
     pub(super) fn entries(&self, key: &M::Key) -> impl Iterator<Item = &Entry<M::Key>> {
-        self.members
-            .get(key)
-            .into_iter()
-            .flatten()
-            .filter_map(|index| self.services.get(*index))
+        self.members.get(key).into_iter().flatten().filter_map(|index| self.services.get(*index))
     }
 
     pub(super) fn entry(&self, id: &ServiceId) -> Option<&Entry<M::Key>> {
@@ -126,12 +122,7 @@ impl<M: PartModel> DiscoveredParts<M> {
     /// All keys with members, in an order in which few passes have to wait: first the joined parts, in order, then the parts
     /// that are left, in reverse.
     pub(super) fn keys(&self) -> Vec<M::Key> {
-        let joins = self
-            .services
-            .iter()
-            .map(|entry| entry.joins.len())
-            .max()
-            .unwrap_or(0);
+        let joins = self.services.iter().map(|entry| entry.joins.len()).max().unwrap_or(0);
         let mut ranks: HashMap<&M::Key, usize> = HashMap::new();
         let mut at_least = |key, rank: usize| {
             let known = ranks.entry(key).or_default();
@@ -222,9 +213,7 @@ fn entry<M: PartModel>(
     } else {
         let leaves = memory.leaves(&view.id, leaves, &tagged);
         let listed = |key: &M::Key| named.contains(key) || tagged.contains(key);
-        let traces = leaves
-            .iter()
-            .filter(|key| listed(key) || !memory.has_left(&view.id, key));
+        let traces = leaves.iter().filter(|key| listed(key) || !memory.has_left(&view.id, key));
         let traces = traces.cloned().collect();
         (Vec::new(), leaves, traces)
     };
@@ -242,14 +231,12 @@ impl<K: Clone + Ord + std::fmt::Display + std::hash::Hash> Entry<K> {
         let id = &self.view.id;
         let (earlier, membership) = if let Some(at) = self.joins.iter().position(|own| own == key) {
             let earlier = self.joins.get(..at).unwrap_or_default();
-            let pending = earlier
-                .iter()
-                .find(|earlier| memory.output(id, earlier).is_none());
+            let pending = earlier.iter().find(|earlier| memory.output(id, earlier).is_none());
             // A create in a part that it named before: what that creates may be found by its reply only.
             let former = memory.creates_in(id).filter(|part| !self.joins.contains(part));
-            let membership = pending.or(former).map_or(Membership::Active, |pending| {
-                Membership::Frozen(format!("it waits for {pending}"))
-            });
+            let membership = pending
+                .or(former)
+                .map_or(Membership::Active, |pending| Membership::Frozen(format!("it waits for {pending}")));
             (earlier, membership)
         } else {
             (self.joins.as_slice(), self.leaving(key, memory))
@@ -286,9 +273,7 @@ impl<K: Clone + Ord + std::fmt::Display + std::hash::Hash> Entry<K> {
         current: impl Fn(&K) -> K,
     ) -> bool {
         let id = &self.view.id;
-        self.joins
-            .iter()
-            .all(|key| memory.serves_now(&self.view, &current(key)))
+        self.joins.iter().all(|key| memory.serves_now(&self.view, &current(key)))
             && self.leaves.iter().all(|key| memory.has_left(id, &current(key)))
     }
 }

@@ -270,11 +270,7 @@ impl Rules {
             }
         }
         for (index, surplus) in have.iter().enumerate().skip(want.len()) {
-            changes.push(format!(
-                "{} removed: {}",
-                path.element(index).shown,
-                text(surplus)
-            ));
+            changes.push(format!("{} removed: {}", path.element(index).shown, text(surplus)));
         }
         have.truncate(want.len());
     }
@@ -289,9 +285,7 @@ impl Rules {
         changes: &mut Vec<String>,
     ) {
         let identity = |element: &Value| -> String {
-            let fields = key
-                .iter()
-                .map(|field| element.get(*field).unwrap_or(&Value::Null));
+            let fields = key.iter().map(|field| element.get(*field).unwrap_or(&Value::Null));
             match key {
                 [] => element.to_string(),
                 _ => fields.map(ToString::to_string).collect::<Vec<_>>().join(" "),

@@ -205,8 +205,7 @@ impl<M: PartModel, C: PartCloud<M>> Engine<M, C> {
 
     fn pass_ended(&self, before: &M::Key, key: &M::Key, report: &PartReport) {
         let kind = key.kind();
-        self.metrics
-            .pass_ended(self.model.provider(), kind, report.state.as_str());
+        self.metrics.pass_ended(self.model.provider(), kind, report.state.as_str());
         let share = Share {
             parked: matches!(report.state, PartState::Parked { .. }),
             failing: matches!(report.state, PartState::Failed(_) | PartState::Blocked(_)),
@@ -239,9 +238,7 @@ impl<M: PartModel, C: PartCloud<M>> Engine<M, C> {
             let mut steps = 0;
             let mut earlier = std::mem::take(&mut plans).into_iter();
             for key in &keys {
-                let record = Arc::new(AsyncMutex::new(PartRecord::default()))
-                    .lock_owned()
-                    .await;
+                let record = Arc::new(AsyncMutex::new(PartRecord::default())).lock_owned().await;
                 let mut pass = Pass::new(self, request, &memory, Some(&dry_run), key.clone(), record);
                 let state = pass.run().await;
                 let (_, mut report) = pass.report(PartKey::new(key.to_string()), state);
@@ -278,9 +275,7 @@ impl<M: PartModel, C: PartCloud<M>> LoadBalancers for Engine<M, C> {
     }
 
     async fn discover(&self, request: &Request) -> Result<Discovery> {
-        let discovery = self
-            .discovered(&request.snapshot, request.read, &self.memory)
-            .await?;
+        let discovery = self.discovered(&request.snapshot, request.read, &self.memory).await?;
         Ok(discovery.public())
     }
 
@@ -300,8 +295,6 @@ impl<M: PartModel, C: PartCloud<M>> LoadBalancers for Engine<M, C> {
 
 impl<M: PartModel, C: PartCloud<M>> fmt::Debug for Engine<M, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Engine")
-            .field("provider", &self.model.provider())
-            .finish_non_exhaustive()
+        f.debug_struct("Engine").field("provider", &self.model.provider()).finish_non_exhaustive()
     }
 }

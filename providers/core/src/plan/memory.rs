@@ -126,8 +126,7 @@ impl<M: PartModel> Memory<M> {
     pub(super) fn end_discovery(&mut self, discovery: u64) {
         self.reading.remove(&discovery);
         let oldest = self.reading.first().copied().unwrap_or(u64::MAX);
-        self.aliases
-            .retain(|_, alias| alias.shown.is_none_or(|shown| oldest < shown));
+        self.aliases.retain(|_, alias| alias.shown.is_none_or(|shown| oldest < shown));
     }
 
     /// From now on `old` means `new`.
@@ -164,8 +163,7 @@ impl<M: PartModel> Memory<M> {
     /// The object of this key was deleted before a listing showed it: its old keys are valid again.
     pub(super) fn vanished(&mut self, key: &M::Key) {
         let before = self.aliases.len();
-        self.aliases
-            .retain(|_, alias| alias.now != *key || alias.shown.is_some());
+        self.aliases.retain(|_, alias| alias.now != *key || alias.shown.is_some());
         self.names += u64::from(self.aliases.len() < before);
     }
 
@@ -215,9 +213,7 @@ impl<M: PartModel> Memory<M> {
     }
 
     pub(super) fn has_served(&self, id: &ServiceId, key: &M::Key) -> bool {
-        self.services
-            .get(id)
-            .is_some_and(|known| known.served.contains_key(key))
+        self.services.get(id).is_some_and(|known| known.served.contains_key(key))
     }
 
     pub(super) fn serves_now(&self, view: &ServiceView, key: &M::Key) -> bool {
@@ -228,9 +224,7 @@ impl<M: PartModel> Memory<M> {
     }
 
     pub(super) fn has_left(&self, id: &ServiceId, key: &M::Key) -> bool {
-        self.services
-            .get(id)
-            .is_some_and(|known| known.left.contains(key))
+        self.services.get(id).is_some_and(|known| known.left.contains(key))
     }
 
     /// The parts that a Service that wants a load balancer (again) leaves: `tagged`, which have its ownership tag, and those
@@ -241,9 +235,7 @@ impl<M: PartModel> Memory<M> {
         // What it removed when it wanted none does not count any more.
         known.last_effects = Effects::default();
         let is_listed = |key: &M::Key| named.contains(key) || tagged.contains(key);
-        known
-            .unnamed
-            .retain(|key| !is_listed(key) && !known.left.contains(key));
+        known.unnamed.retain(|key| !is_listed(key) && !known.left.contains(key));
         known.unnamed.splice(0..0, tagged);
         known.unnamed.clone()
     }
@@ -285,15 +277,8 @@ impl<M: PartModel> Memory<M> {
     ) -> Changed {
         let known = self.services.entry(view.id.clone()).or_default();
         let changed = Changed {
-            serves: serves
-                && !known
-                    .served
-                    .get(key)
-                    .is_some_and(|served| served.asks_the_same(view)),
-            facts: known
-                .output
-                .get(key)
-                .is_none_or(|before| before.facts != output.facts),
+            serves: serves && !known.served.get(key).is_some_and(|served| served.asks_the_same(view)),
+            facts: known.output.get(key).is_none_or(|before| before.facts != output.facts),
         };
         known.output.insert(key.clone(), output);
         known.early.remove(key);

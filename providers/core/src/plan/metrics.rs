@@ -76,11 +76,7 @@ impl PlanMetrics {
             "Passes over a part of a load balancer, by result: done, parked, blocked or failed",
             inner.passes.clone(),
         );
-        registry.register(
-            "ccm_plan_steps",
-            "Steps, by result: ok or error",
-            inner.steps.clone(),
-        );
+        registry.register("ccm_plan_steps", "Steps, by result: ok or error", inner.steps.clone());
         registry.register(
             "ccm_plan_step_duration_seconds",
             "Duration of a step from sending to done, the work of the cloud included",
@@ -91,11 +87,7 @@ impl PlanMetrics {
             "Reads of a part that were repeated within a pass, by reason: stale, unknown or frozen",
             inner.repeats.clone(),
         );
-        registry.register(
-            "ccm_plan_parked",
-            "Parts that wait for the cloud",
-            inner.parked.clone(),
-        );
+        registry.register("ccm_plan_parked", "Parts that wait for the cloud", inner.parked.clone());
         registry.register(
             "ccm_plan_failing",
             "Parts whose last pass failed or was blocked",

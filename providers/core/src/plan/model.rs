@@ -358,9 +358,7 @@ pub struct Member<M: PartModel> {
 impl<M: PartModel> Member<M> {
     /// The members whose specs are applied.
     pub fn active(members: &[Self]) -> impl Iterator<Item = &Self> {
-        members
-            .iter()
-            .filter(|member| member.membership == Membership::Active)
+        members.iter().filter(|member| member.membership == Membership::Active)
     }
 
     /// The members that do not leave.
@@ -579,10 +577,7 @@ impl<T> Fact<T> {
     pub fn get(&self) -> Result<&T> {
         match self {
             Self::Known(value) => Ok(value),
-            Self::Later(what) => Err(Error::new(
-                ErrorKind::Unexpected,
-                format!("{what} is not known yet"),
-            )),
+            Self::Later(what) => Err(Error::new(ErrorKind::Unexpected, format!("{what} is not known yet"))),
         }
     }
 }

@@ -351,10 +351,7 @@ impl<K: Kind> Object<K> {
     /// An attribute that is a text; empty if it is missing.
     #[must_use]
     pub fn text(&self, name: &str) -> &str {
-        self.attributes
-            .get(name)
-            .and_then(Value::as_str)
-            .unwrap_or_default()
+        self.attributes.get(name).and_then(Value::as_str).unwrap_or_default()
     }
 
     /// The texts in an attribute that is a list.
@@ -428,13 +425,7 @@ impl<K: Kind> Object<K> {
     fn created(&self, with_parent: bool) -> Self {
         let mut new = self.clone();
         (new.service, new.if_present) = (None, false);
-        for attribute in self
-            .kind
-            .schema()
-            .attributes
-            .iter()
-            .filter(|attribute| attribute.after_create)
-        {
+        for attribute in self.kind.schema().attributes.iter().filter(|attribute| attribute.after_create) {
             new.attributes.remove(attribute.name);
         }
         for set in self.kind.schema().sets {
@@ -606,10 +597,7 @@ impl<K: Kind> Objects<K> {
                 }
             }
             Action::Delete(_) => {
-                let deleted = self
-                    .all
-                    .iter()
-                    .position(|object| object.is(change.kind, &change.key));
+                let deleted = self.all.iter().position(|object| object.is(change.kind, &change.key));
                 if let Some(deleted) = deleted.map(|at| self.all.remove(at)) {
                     self.delete_below(&deleted);
                 }
@@ -647,18 +635,16 @@ impl<K: Kind> Objects<K> {
         if remove.len() > reply.refused.len() {
             // A removed entry frees space for one that exceeded a quota.
             let of = (change.kind, &change.key, set.name);
-            self.refused
-                .retain(|refused| (refused.kind, &refused.key, refused.set) != of);
+            self.refused.retain(|refused| (refused.kind, &refused.key, refused.set) != of);
         }
-        self.refused
-            .extend(reply.refused.iter().map(|(entry, reason)| Refused {
-                kind: change.kind,
-                key: change.key.clone(),
-                set: set.name,
-                entry: entry.clone(),
-                reason: reason.clone(),
-                since: Instant::now(),
-            }));
+        self.refused.extend(reply.refused.iter().map(|(entry, reason)| Refused {
+            kind: change.kind,
+            key: change.key.clone(),
+            set: set.name,
+            entry: entry.clone(),
+            reason: reason.clone(),
+            since: Instant::now(),
+        }));
         let Some(object) = self.get_mut(change.kind, &change.key) else {
             return;
         };
@@ -670,9 +656,7 @@ impl<K: Kind> Objects<K> {
         // The last one of several with the same key counts.
         let added: BTreeMap<_, _> = added.map(|entry| (entry.key(), entry)).collect();
         let removed = remove.iter().filter(is_done);
-        let removed: Vec<_> = removed
-            .filter_map(|entry| object.entry(set.name, entry))
-            .collect();
+        let removed: Vec<_> = removed.filter_map(|entry| object.entry(set.name, entry)).collect();
         let is_removed = |entry: &K::Entry| removed.contains(&entry);
         let is_kept = |entry: &&K::Entry| !added.contains_key(&entry.key()) && !is_removed(entry);
         let have = object.set(set.name).iter().filter(is_kept);
@@ -708,23 +692,16 @@ impl<K: Kind> model::Change for Change<K> {
         let title = self.kind.title(&self.key, self.parent.as_deref());
         let (label, effect, sentence) = match &self.action {
             Action::Create(_, children) => {
-                let direct = children
-                    .iter()
-                    .filter(|child| child.parent.as_ref() == Some(&self.key));
-                let direct: Vec<_> = direct
-                    .map(|child| format!("{} {}", child.kind.schema().name, child.key))
-                    .collect();
+                let direct = children.iter().filter(|child| child.parent.as_ref() == Some(&self.key));
+                let direct: Vec<_> =
+                    direct.map(|child| format!("{} {}", child.kind.schema().name, child.key)).collect();
                 let with = if direct.is_empty() { "" } else { " with " };
                 let children = if direct.is_empty() {
                     String::new()
                 } else {
                     list(&direct)
                 };
-                (
-                    schema.create,
-                    Effect::Create,
-                    format!("create {title}{with}{children}"),
-                )
+                (schema.create, Effect::Create, format!("create {title}{with}{children}"))
             }
             Action::Update(call, _) => (*call, Effect::Change, format!("change {title}")),
             Action::Delete(cascade) => {
@@ -760,11 +737,7 @@ impl<K: Kind> Set<K> {
             (Effect::Create, 1) => (label, effect, format!("create {name} in {title}: {entries}")),
             (_, 1) => (label, effect, format!("delete {name} in {title}: {entries}")),
             (Effect::Create, _) => (label, Effect::Change, format!("add {name}s {entries} to {title}")),
-            (..) => (
-                label,
-                Effect::Change,
-                format!("remove {name}s {entries} from {title}"),
-            ),
+            (..) => (label, Effect::Change, format!("remove {name}s {entries} from {title}")),
         }
     }
 }

@@ -164,11 +164,7 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
                 self.conclude(&observed, degraded.is_some());
                 return degraded.map_or(Ok(PartState::Done), Err);
             }
-            let needs_read = planned
-                .plan
-                .steps
-                .iter()
-                .any(|step| step.description.effect != Effect::Change);
+            let needs_read = planned.plan.steps.iter().any(|step| step.description.effect != Effect::Change);
             if needs_read && !fresh && self.dry_run.is_none() {
                 // An object that a lost reply or a slow listing hides would be created twice. One that another client uses by
                 // now would be deleted.
@@ -176,10 +172,7 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
                 continue;
             }
             self.announce(&planned.plan.steps);
-            match self
-                .apply_steps(&planned.plan.steps, &mut observed, fresh)
-                .await?
-            {
+            match self.apply_steps(&planned.plan.steps, &mut observed, fresh).await? {
                 Applied::All => {
                     rounds += 1;
                     if rounds > ROUNDS {
@@ -222,8 +215,7 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
         }
         let seen = Some(observed.clone());
         if let PartRead::Ready(planned) = self.read_and_plan(inputs, seen, fresh, began).await? {
-            self.apply_steps(&planned.plan.steps, &mut observed, fresh)
-                .await?;
+            self.apply_steps(&planned.plan.steps, &mut observed, fresh).await?;
         }
         Ok(())
     }
@@ -244,10 +236,7 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
             let mut memory = self.memory.lock();
             self.members = discovery.members(&self.key, &memory);
             for member in &self.members {
-                if discovery
-                    .entry(&member.service.id)
-                    .is_some_and(|entry| entry.joins.contains(&self.key))
-                {
+                if discovery.entry(&member.service.id).is_some_and(|entry| entry.joins.contains(&self.key)) {
                     memory.rejoin(&member.service.id, &self.key);
                 }
             }
@@ -256,24 +245,18 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
         if deletes_orphan {
             // A Service that left the part before may still name it.
             let memory = self.memory.lock();
-            self.members
-                .retain(|member| !memory.has_left(&member.service.id, &self.key));
+            self.members.retain(|member| !memory.has_left(&member.service.id, &self.key));
         }
         self.discovery = Some(discovery);
         if !known || (self.members.is_empty() && !deletes_orphan) || self.all_wait_to_leave() {
             return Ok(None);
         }
         let cluster = &self.request.snapshot.cluster;
-        let gathered = engine
-            .cloud
-            .inputs(&self.key, &self.members, cluster, read)
-            .await?;
+        let gathered = engine.cloud.inputs(&self.key, &self.members, cluster, read).await?;
         for (id, error) in gathered.refused {
             self.freeze(&id, &error);
         }
-        let review = engine
-            .model
-            .check(&self.key, &self.members, cluster, &gathered.inputs);
+        let review = engine.model.check(&self.key, &self.members, cluster, &gathered.inputs);
         for (id, error) in review.refused {
             self.freeze(&id, &error);
         }
@@ -357,10 +340,8 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
         self.record.needs_read = false;
         if let Some(what) = engine.model.missing(&self.key, &self.members, &observed) {
             let uncached = read.uncached();
-            if let ScopeCheck::Unverified(why) = engine
-                .cloud
-                .verify_scope(&self.request.snapshot.cluster, uncached)
-                .await?
+            if let ScopeCheck::Unverified(why) =
+                engine.cloud.verify_scope(&self.request.snapshot.cluster, uncached).await?
             {
                 // The next pass must not use answers that were read with these credentials.
                 self.record.needs_read = true;
@@ -452,12 +433,9 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
 
     fn endless(&self, steps: &[Step<M::Change>]) -> Error {
         let first = steps.first().map(ToString::to_string).unwrap_or_default();
-        Error::new(
-            ErrorKind::Unexpected,
-            "every plan has another step; this is a bug",
-        )
-        .with_context("part", self.key.to_string())
-        .with_context("step", first)
+        Error::new(ErrorKind::Unexpected, "every plan has another step; this is a bug")
+            .with_context("part", self.key.to_string())
+            .with_context("step", first)
     }
 
     /// Publishes the facts of a part whose create was accepted, so that later parts run while it is being built, and the early
@@ -500,11 +478,7 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
         let mut memory = self.memory.lock();
         let Some(discovery) = &self.discovery else { return };
         let leaves = |member: &&Member<M>| member.membership == Membership::Leaving;
-        for member in self
-            .members
-            .iter()
-            .filter(|member| !(is_degraded && leaves(member)))
-        {
+        for member in self.members.iter().filter(|member| !(is_degraded && leaves(member))) {
             let (id, view) = (&member.service.id, &member.service);
             let Some(entry) = discovery.entry(id) else {
                 continue;
@@ -588,11 +562,7 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
             members,
             blocked: self.blocked,
             events: self.events,
-            next: self
-                .next
-                .iter()
-                .map(|key| PartKey::new(key.to_string()))
-                .collect(),
+            next: self.next.iter().map(|key| PartKey::new(key.to_string())).collect(),
             state,
         };
         if matches!(report.state, PartState::Done) {

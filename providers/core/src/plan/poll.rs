@@ -141,9 +141,7 @@ impl<K: Clone + Eq + Hash> PollIntervals<K> {
             .retain(|_, waiting| now.saturating_duration_since(waiting.polled()) < FORGOTTEN);
         self.waits.insert(key.clone(), waiting);
         let usual = self.usual(kind, Duration::ZERO);
-        usual
-            .unwrap_or_else(|| (self.timing)(kind).first)
-            .clamp(FIRST.0, FIRST.1)
+        usual.unwrap_or_else(|| (self.timing)(kind).first).clamp(FIRST.0, FIRST.1)
     }
 
     /// The best time for a poll after `after`, as long as the change takes no longer than usual.
@@ -210,8 +208,7 @@ impl<K: Clone + Eq + Hash> PollIntervals<K> {
             ended: polled.saturating_duration_since(waiting.since),
         };
         let known = self.usual.get(&waiting.kind);
-        self.usual
-            .insert(waiting.kind, known.map_or(took, |known| known.and(took)));
+        self.usual.insert(waiting.kind, known.map_or(took, |known| known.and(took)));
     }
 }
 
@@ -318,10 +315,7 @@ mod tests {
         polls(&mut intervals, Effect::Create, Duration::from_secs(24)).await;
         let takes = Duration::from_secs(7);
         let polls = polls(&mut intervals, Effect::Create, takes).await;
-        assert!(
-            *polls.last().unwrap() <= takes + Duration::from_secs(3),
-            "{polls:?}"
-        );
+        assert!(*polls.last().unwrap() <= takes + Duration::from_secs(3), "{polls:?}");
     }
 
     #[tokio::test(start_paused = true)]

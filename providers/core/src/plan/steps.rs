@@ -271,9 +271,7 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
         match WriteConflict::of(&error) {
             Some(WriteConflict::Busy(after)) => {
                 debug!(step = %step, ?after, "The part is busy");
-                return Ok(Applied::Wait(
-                    self.busy(after, format!("{step}: {}", error.report())),
-                ));
+                return Ok(Applied::Wait(self.busy(after, format!("{step}: {}", error.report()))));
             }
             Some(WriteConflict::Stale) => {
                 self.count_repeat("stale");
@@ -313,9 +311,7 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
         if self.dry_run.is_none() {
             let (model, took) = (&self.engine.model, sent.elapsed());
             let (provider, kind) = (model.provider(), self.key.kind());
-            self.engine
-                .metrics
-                .step_ended(provider, kind, description.label, "ok", took);
+            self.engine.metrics.step_ended(provider, kind, description.label, "ok", took);
             info!(part = %self.key, reason = description.reason, took_ms = millis(took), "Done: {}", description.sentence);
         }
         self.touch(description);
@@ -329,9 +325,7 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
     fn ended_badly(&mut self, description: &StepDescription, sent: Instant, error: &Error) {
         let (model, took) = (&self.engine.model, sent.elapsed());
         let (provider, kind) = (model.provider(), self.key.kind());
-        self.engine
-            .metrics
-            .step_ended(provider, kind, description.label, "error", took);
+        self.engine.metrics.step_ended(provider, kind, description.label, "error", took);
         // The caller reports it, once per change of state.
         debug!(part = %self.key, step = description.sentence, error = error.report(), "A step failed");
         if description.effect == Effect::Create && error.outcome() == WriteOutcome::Unknown {
@@ -362,9 +356,7 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
 
     pub(super) fn count_repeat(&self, reason: &'static str) {
         let model = &self.engine.model;
-        self.engine
-            .metrics
-            .repeated(model.provider(), self.key.kind(), reason);
+        self.engine.metrics.repeated(model.provider(), self.key.kind(), reason);
     }
 
     /// Continues under the part's new key, if it has one. False if another pass runs under that key already.
@@ -393,10 +385,7 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
     }
 
     pub(super) fn key_in_use(&mut self) -> PartState {
-        self.busy(
-            Duration::from_secs(1),
-            "another pass runs under the part's new key".to_owned(),
-        )
+        self.busy(Duration::from_secs(1), "another pass runs under the part's new key".to_owned())
     }
 }
 

@@ -120,21 +120,14 @@ mod tests {
                 &["10.244.0.0/24", "10.247.255.0/24"],
                 &["10.248.0.0/24", "10.243.255.0/24"],
             ),
-            (
-                "a00:100::/10",
-                &["a00:100::/24"],
-                &["b00:100::/24", "10.0.0.0/24"],
-            ),
+            ("a00:100::/10", &["a00:100::/24"], &["b00:100::/24", "10.0.0.0/24"]),
         ] {
             let cidrs = ClusterCidrs::parse(cidr).unwrap();
             for network in inside {
                 assert!(cidrs.contain(&network.parse().unwrap()), "{network} in {cidr}");
             }
             for network in outside {
-                assert!(
-                    !cidrs.contain(&network.parse().unwrap()),
-                    "{network} not in {cidr}"
-                );
+                assert!(!cidrs.contain(&network.parse().unwrap()), "{network} not in {cidr}");
             }
         }
     }

@@ -74,12 +74,7 @@ impl Desired {
         for node in nodes {
             for (i, destination) in node.pod_cidrs.iter().enumerate() {
                 desired.any_pod_cidr = true;
-                if node
-                    .pod_cidrs
-                    .iter()
-                    .take(i)
-                    .any(|earlier| earlier == destination)
-                {
+                if node.pod_cidrs.iter().take(i).any(|earlier| earlier == destination) {
                     continue;
                 }
                 if node.view.provider_id.as_deref().is_some_and(|id| !owns(id)) {

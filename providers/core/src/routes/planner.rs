@@ -49,11 +49,8 @@ impl RoutePlan {
 #[must_use]
 pub fn plan(desired: &Desired, observed: &Observed, cidrs: &ClusterCidrs) -> RoutePlan {
     let mut plan = RoutePlan::default();
-    let desired_keys: HashSet<_> = desired
-        .routes
-        .iter()
-        .map(|route| (route.destination, &route.next_hop))
-        .collect();
+    let desired_keys: HashSet<_> =
+        desired.routes.iter().map(|route| (route.destination, &route.next_hop)).collect();
     let mut existing: HashSet<(_, &NextHop)> = HashSet::new();
     for route in &observed.routes {
         let destination = route.destination.trunc();

@@ -105,9 +105,7 @@ impl FakeBalancers {
     /// The balancer of a Service, `namespace/name`.
     #[must_use]
     pub fn of(&self, service: &str) -> Option<Balancer> {
-        self.balancers()
-            .into_iter()
-            .find(|balancer| balancer.owner == service)
+        self.balancers().into_iter().find(|balancer| balancer.owner == service)
     }
 
     /// The Services of each node.

@@ -236,10 +236,7 @@ impl TestCluster {
         let mut changed = false;
         let mut deleted = Vec::new();
         for member in self.reports.iter().flat_map(|report| &report.members) {
-            let found = self
-                .services
-                .iter_mut()
-                .find(|service| service.id == member.service);
+            let found = self.services.iter_mut().find(|service| service.id == member.service);
             let Some(service) = found.filter(|_| member.finished) else {
                 continue;
             };

@@ -77,12 +77,7 @@ macro_rules! scenarios {
 }
 
 fn report(failed: &[String]) {
-    assert!(
-        failed.is_empty(),
-        "{} scenarios failed:\n{}",
-        failed.len(),
-        failed.join("\n")
-    );
+    assert!(failed.is_empty(), "{} scenarios failed:\n{}", failed.len(), failed.join("\n"));
 }
 
 mod balancers;
@@ -134,12 +129,7 @@ async fn describe(
         node.name = subject.node_name(&node.name);
     }
     let answers = instances.describe(&queries, freshness, Priority::User).await;
-    ensure!(
-        answers.len() == queries.len(),
-        "{} answers to {} queries",
-        answers.len(),
-        queries.len()
-    );
+    ensure!(answers.len() == queries.len(), "{} answers to {} queries", answers.len(), queries.len());
     Ok(answers)
 }
 
@@ -160,33 +150,19 @@ fn present(state: InstanceState) -> Result<Instance, BoxError> {
 }
 
 async fn no_queries_have_no_answers(subject: &dyn Subject) -> Checked {
-    ensure!(
-        describe(subject, &[], Freshness::now()).await?.is_empty(),
-        "answers without a query"
-    );
+    ensure!(describe(subject, &[], Freshness::now()).await?.is_empty(), "answers without a query");
     Ok(())
 }
 
 async fn finds_a_machine_by_name_and_then_by_its_id(subject: &dyn Subject) -> Checked {
     subject.create("conf-one").await?;
     let first = present(by_name(subject, "conf-one").await?)?;
-    ensure!(
-        subject.cloud().owns(&first.provider_id),
-        "does not own its own id {}",
-        first.provider_id
-    );
+    ensure!(subject.cloud().owns(&first.provider_id), "does not own its own id {}", first.provider_id);
     ensure!(!first.addresses.is_empty(), "no address");
     ensure!(first.power == Power::On, "power is {:?}", first.power);
     // The node's name does not matter if the node has a provider ID.
-    let second = ask(
-        subject,
-        query("other-name", Some(&first.provider_id), Need::Metadata),
-    )
-    .await??;
-    ensure!(
-        second == InstanceState::Present(first.clone()),
-        "by id: {second:?}; by name: {first:?}"
-    );
+    let second = ask(subject, query("other-name", Some(&first.provider_id), Need::Metadata)).await??;
+    ensure!(second == InstanceState::Present(first.clone()), "by id: {second:?}; by name: {first:?}");
     subject.delete("conf-one").await
 }
 
@@ -262,10 +238,7 @@ async fn keeps_order_and_count_with_repeated_queries(subject: &dyn Subject) -> C
     subject.create("conf-a").await?;
     subject.create("conf-b").await?;
     let names = ["conf-b", "conf-nobody", "conf-a", "conf-b"];
-    let queries: Vec<_> = names
-        .iter()
-        .map(|name| query(name, None, Need::Metadata))
-        .collect();
+    let queries: Vec<_> = names.iter().map(|name| query(name, None, Need::Metadata)).collect();
     let answers = describe(subject, &queries, Freshness::now()).await?;
     let mut ids = Vec::new();
     for (name, answer) in names.iter().zip(answers) {
@@ -288,11 +261,7 @@ async fn names_are_literal(subject: &dyn Subject) -> Checked {
     subject.create("conf-xzy").await?;
     let dotted = present(by_name(subject, "conf-x.y").await?)?;
     let plain = present(by_name(subject, "conf-xzy").await?)?;
-    ensure!(
-        dotted.provider_id != plain.provider_id,
-        "both are {}",
-        plain.provider_id
-    );
+    ensure!(dotted.provider_id != plain.provider_id, "both are {}", plain.provider_id);
     for pattern in [
         "conf-x.*",
         "conf-x",
@@ -313,17 +282,11 @@ async fn a_machine_created_after_a_miss_is_found(subject: &dyn Subject) -> Check
     let hour = Freshness::AtMost(Duration::from_secs(3600));
     let queries = [query("conf-late", None, Need::Metadata)];
     let before = describe(subject, &queries, hour).await?;
-    ensure!(
-        matches!(before.as_slice(), [Ok(InstanceState::Unresolved)]),
-        "{before:?}"
-    );
+    ensure!(matches!(before.as_slice(), [Ok(InstanceState::Unresolved)]), "{before:?}");
     subject.create("conf-late").await?;
     // Cached answers prove only that a machine exists, whatever the freshness.
     let after = describe(subject, &queries, hour).await?;
-    ensure!(
-        matches!(after.as_slice(), [Ok(InstanceState::Present(_))]),
-        "{after:?}"
-    );
+    ensure!(matches!(after.as_slice(), [Ok(InstanceState::Present(_))]), "{after:?}");
     subject.delete("conf-late").await
 }
 
@@ -359,16 +322,11 @@ async fn a_stopped_machine_is_off(subject: &dyn Subject) -> Checked {
 }
 
 async fn many_machines_cost_less_than_one_request_each(subject: &dyn Subject) -> Checked {
-    let names: Vec<_> = (0..subject.machine_count())
-        .map(|i| format!("conf-machine-{i}"))
-        .collect();
+    let names: Vec<_> = (0..subject.machine_count()).map(|i| format!("conf-machine-{i}")).collect();
     for name in &names {
         subject.create(name).await?;
     }
-    let queries: Vec<_> = names
-        .iter()
-        .map(|name| query(name, None, Need::Metadata))
-        .collect();
+    let queries: Vec<_> = names.iter().map(|name| query(name, None, Need::Metadata)).collect();
     let before = subject.requests();
     let answers = describe(subject, &queries, Freshness::now()).await?;
     let after = subject.requests();
@@ -376,12 +334,7 @@ async fn many_machines_cost_less_than_one_request_each(subject: &dyn Subject) ->
         present(answer?).map_err(|error| format!("{name}: {error}"))?;
     }
     if let (Some(before), Some(after)) = (before, after) {
-        ensure!(
-            after - before < names.len(),
-            "{} requests for {} machines",
-            after - before,
-            names.len()
-        );
+        ensure!(after - before < names.len(), "{} requests for {} machines", after - before, names.len());
     }
     for name in &names {
         subject.delete(name).await?;

@@ -222,16 +222,12 @@ impl State {
             });
         };
         match id.split_once("://") {
-            Some((FakeCloud::NAME, rest)) if !rest.is_empty() => Ok(
-                match self
-                    .machines
-                    .values()
-                    .find(|instance| !invisible && &instance.provider_id == id)
-                {
+            Some((FakeCloud::NAME, rest)) if !rest.is_empty() => {
+                Ok(match self.machines.values().find(|instance| !invisible && &instance.provider_id == id) {
                     Some(instance) => InstanceState::Present(instance.clone()),
                     None => InstanceState::Absent,
-                },
-            ),
+                })
+            }
             Some((scheme, _)) if scheme != FakeCloud::NAME => Ok(InstanceState::Unmanaged),
             _ => Err(Error::new(
                 ErrorKind::InvalidSpec,

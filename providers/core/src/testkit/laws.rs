@@ -203,10 +203,7 @@ pub(crate) struct Served {
 impl Served {
     fn of<L: Lawful>(model: &L, truth: &L::Truth, service: &ServiceId, cluster: &str) -> Self {
         let owner = model.owner(service, cluster);
-        let own = model
-            .picture(truth)
-            .into_iter()
-            .filter(|line| line.owner.has(&owner));
+        let own = model.picture(truth).into_iter().filter(|line| line.owner.has(&owner));
         let (exact, at_least): (Vec<_>, Vec<_>) = own.partition(|line| line.is_exact);
         let texts = |lines: Vec<Line>| lines.into_iter().map(|line| line.text).collect();
         Self {

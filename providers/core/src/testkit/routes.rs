@@ -45,18 +45,12 @@ impl FakeRoutes {
 
     /// Adds a route, as another client of the cloud would.
     pub fn insert(&self, destination: IpNet, next_hop: &str) {
-        self.0
-            .lock()
-            .table
-            .push(route(destination, &NextHop::new(next_hop)));
+        self.0.lock().table.push(route(destination, &NextHop::new(next_hop)));
     }
 
     /// Removes all routes to this destination, as another client of the cloud would.
     pub fn remove(&self, destination: IpNet) {
-        self.0
-            .lock()
-            .table
-            .retain(|route| route.destination != destination);
+        self.0.lock().table.retain(|route| route.destination != destination);
     }
 
     /// Sets the most routes that the table accepts.
@@ -119,12 +113,9 @@ impl Routes for FakeRoutes {
             let fits = ip.is_ipv4() == matches!(destination, IpNet::V4(_));
             (address.kind == AddressType::InternalIP && fits).then_some(ip)
         });
-        address.map(|ip| NextHop::new(ip.to_string())).ok_or_else(|| {
-            Error::new(
-                ErrorKind::InvalidSpec,
-                "the node has no address of this IP family",
-            )
-        })
+        address
+            .map(|ip| NextHop::new(ip.to_string()))
+            .ok_or_else(|| Error::new(ErrorKind::InvalidSpec, "the node has no address of this IP family"))
     }
 
     async fn observe(&self, desired: &[DesiredRoute], _: Priority) -> Result<Observed> {
@@ -134,10 +125,7 @@ impl Routes for FakeRoutes {
             return Err(error.clone());
         }
         let is_unfinished = |route: &DesiredRoute| state.unfinished.contains(&route.destination);
-        let unfinished = desired
-            .iter()
-            .enumerate()
-            .filter(|(_, route)| is_unfinished(route));
+        let unfinished = desired.iter().enumerate().filter(|(_, route)| is_unfinished(route));
         Ok(Observed {
             unfinished: unfinished.map(|(i, _)| i).collect(),
             routes: state.table.clone(),
@@ -154,11 +142,9 @@ impl Routes for FakeRoutes {
 
     async fn apply(&self, changes: &Changes, _: Priority) -> Applied {
         let mut state = self.0.lock();
-        state.calls.push(RouteCall::Apply(
-            changes.delete.len(),
-            changes.create.len(),
-            changes.finish.len(),
-        ));
+        state
+            .calls
+            .push(RouteCall::Apply(changes.delete.len(), changes.create.len(), changes.finish.len()));
         let broken = state.broken.clone().map_or(Ok(()), Err);
         let mut applied = Applied::default();
         for deleted in &changes.delete {

@@ -27,11 +27,7 @@ impl Server {
     ///
     /// The server cannot listen.
     pub async fn start(respond: impl Fn(&str) -> String + Send + Sync + 'static) -> Self {
-        Self::start_with(
-            respond,
-            |server, stream| async move { server.serve(stream).await },
-        )
-        .await
+        Self::start_with(respond, |server, stream| async move { server.serve(stream).await }).await
     }
 
     /// As [`Self::start`]. `accept` gets each connection, and passes it to [`Self::serve`], for example after a TLS handshake.
@@ -82,9 +78,7 @@ impl Server {
     pub fn lines(&self) -> Vec<String> {
         let requests = self.requests();
         let lines = requests.iter().filter_map(|request| request.lines().next());
-        lines
-            .map(|line| line.trim_end_matches(" HTTP/1.1").to_owned())
-            .collect()
+        lines.map(|line| line.trim_end_matches(" HTTP/1.1").to_owned()).collect()
     }
 
     /// Reads a request and adds it to the log. `None`: the connection ended before.
@@ -94,9 +88,7 @@ impl Server {
             let text = String::from_utf8_lossy(&bytes);
             if let Some((head, body)) = text.split_once("\r\n\r\n") {
                 let head = head.to_ascii_lowercase();
-                let length = head
-                    .lines()
-                    .find_map(|line| line.strip_prefix("content-length: "));
+                let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
                 let length: usize = length.and_then(|length| length.parse().ok()).unwrap_or(0);
                 if body.len() >= length {
                     self.requests.lock().push(text.to_string());

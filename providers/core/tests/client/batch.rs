@@ -73,26 +73,16 @@ async fn settle() {
 async fn items_close_to_each_other_go_together() {
     let mut registry = Registry::default();
     let metrics = ClientMetrics::register(&mut registry);
-    let batcher = Batcher::new(config(), &metrics, |items: Vec<u32>| async {
-        items.into_iter().map(answer).collect()
-    });
+    let batcher =
+        Batcher::new(config(), &metrics, |items: Vec<u32>| async { items.into_iter().map(answer).collect() });
     let began = Instant::now();
     let results = join_all((1..=4).map(|item| batcher.submit(item))).await;
-    assert_eq!(
-        results.into_iter().map(Result::unwrap).collect::<Vec<_>>(),
-        [10, 20, 30, 40]
-    );
+    assert_eq!(results.into_iter().map(Result::unwrap).collect::<Vec<_>>(), [10, 20, 30, 40]);
     assert_eq!(began.elapsed(), 10 * MS, "the idle window");
     let mut text = String::new();
     encode(&mut text, &registry).unwrap();
-    assert!(
-        text.contains(r#"ccm_cloud_batch_size_sum{name="things"} 4.0"#),
-        "{text}"
-    );
-    assert!(
-        text.contains(r#"ccm_cloud_batch_size_count{name="things"} 1"#),
-        "{text}"
-    );
+    assert!(text.contains(r#"ccm_cloud_batch_size_sum{name="things"} 4.0"#), "{text}");
+    assert!(text.contains(r#"ccm_cloud_batch_size_count{name="things"} 1"#), "{text}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -113,12 +103,8 @@ async fn a_steady_trickle_is_cut_by_the_window() {
         }
     }))
     .await;
-    let closed: Vec<_> = log
-        .0
-        .lock()
-        .iter()
-        .map(|(at, items)| ((*at - began).as_millis(), items.len()))
-        .collect();
+    let closed: Vec<_> =
+        log.0.lock().iter().map(|(at, items)| ((*at - began).as_millis(), items.len())).collect();
     // Opened by the item at 0, 36 and 72 ms; the last one, opened at 108 ms, is closed by the idle window.
     assert_eq!(closed, [(35, 6), (71, 6), (107, 6), (124, 2)]);
 }
@@ -157,11 +143,7 @@ async fn batches_run_side_by_side_up_to_a_limit_and_fill_up_while_they_wait() {
     join_all(waves).await;
     assert_eq!(log.batches(), [vec![0, 1], vec![10, 11], vec![20, 21, 30, 31]]);
     assert_eq!(
-        log.0
-            .lock()
-            .iter()
-            .map(|(at, _)| (*at - began).as_millis())
-            .collect::<Vec<_>>(),
+        log.0.lock().iter().map(|(at, _)| (*at - began).as_millis()).collect::<Vec<_>>(),
         [10, 110, 1010]
     );
 }
@@ -207,29 +189,22 @@ async fn a_caller_that_leaves_afterwards_does_not_cancel_the_batch() {
 
 #[tokio::test(start_paused = true)]
 async fn missing_results_are_errors_of_the_items_without_one() {
-    let batcher = Batcher::new(
-        config(),
-        &ClientMetrics::default(),
-        |items: Vec<u32>| async move { items.into_iter().take(2).map(answer).collect() },
-    );
+    let batcher = Batcher::new(config(), &ClientMetrics::default(), |items: Vec<u32>| async move {
+        items.into_iter().take(2).map(answer).collect()
+    });
     let results = join_all((1..=4).map(|item| batcher.submit(item))).await;
     assert_eq!(results[1].as_ref().unwrap(), &20);
     for missing in &results[2..] {
         let error = missing.as_ref().unwrap_err();
-        assert_eq!(
-            (error.kind(), error.outcome()),
-            (ErrorKind::Unexpected, Outcome::Unknown)
-        );
+        assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unexpected, Outcome::Unknown));
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn results_too_many_are_ignored() {
-    let batcher = Batcher::new(
-        config(),
-        &ClientMetrics::default(),
-        |items: Vec<u32>| async move { items.into_iter().chain([7]).map(answer).collect() },
-    );
+    let batcher = Batcher::new(config(), &ClientMetrics::default(), |items: Vec<u32>| async move {
+        items.into_iter().chain([7]).map(answer).collect()
+    });
     assert_eq!(batcher.submit(1).await.unwrap(), 10);
 }
 
@@ -267,10 +242,7 @@ async fn every_item_of_many_threads_gets_its_own_answer() {
         let batcher = batcher.clone();
         tokio::spawn(async move { assert_eq!(batcher.submit(item).await.unwrap(), item * 10) })
     });
-    for task in timeout(Duration::from_secs(60), join_all(tasks))
-        .await
-        .expect("every item has an answer")
-    {
+    for task in timeout(Duration::from_secs(60), join_all(tasks)).await.expect("every item has an answer") {
         task.unwrap();
     }
     assert!(log.batches().iter().all(|items| items.len() <= 50));

@@ -57,9 +57,7 @@ async fn a_provider_sets_the_share_of_users() {
     for (share, expected) in [(0.5, 5), (0.0, 9), (1.0, 1)] {
         let bucket = Bucket::reserving(quota(0.001, 10, 100), share);
         let served = Arc::default();
-        let waiting: Vec<_> = (0..20)
-            .map(|n| queue(&bucket, Priority::Background, n, &served))
-            .collect();
+        let waiting: Vec<_> = (0..20).map(|n| queue(&bucket, Priority::Background, n, &served)).collect();
         settle().await;
         assert_eq!(served.lock().len(), expected, "{share}");
         drop(waiting);
@@ -70,9 +68,7 @@ async fn a_provider_sets_the_share_of_users() {
 async fn background_leaves_a_reserve_for_users() {
     let bucket = Bucket::new(quota(10.0, 10, 100));
     let served = Arc::default();
-    let waiting: Vec<_> = (0..100)
-        .map(|n| queue(&bucket, Priority::Background, n, &served))
-        .collect();
+    let waiting: Vec<_> = (0..100).map(|n| queue(&bucket, Priority::Background, n, &served)).collect();
     settle().await;
     assert_eq!(served.lock().len(), 8, "a fifth of the burst stays");
     assert_eq!(bucket.state().waiting_background, 92);
@@ -175,10 +171,7 @@ async fn a_new_call_does_not_take_the_token_that_others_wait_for() {
         });
         assert!((&mut late).now_or_never().flatten().is_none(), "{newcomer:?}");
         drop(late);
-        timeout(Duration::from_millis(10), first)
-            .await
-            .unwrap()
-            .accepted();
+        timeout(Duration::from_millis(10), first).await.unwrap().accepted();
     }
 }
 
@@ -204,9 +197,7 @@ async fn background_makes_progress_beside_steady_users() {
 #[tokio::test(start_paused = true)]
 async fn retry_after_pauses_all_calls_and_ends_with_a_single_request() {
     let bucket = Bucket::new(quota(10.0, 50, 8));
-    send(&bucket, Priority::User)
-        .await
-        .throttled(Some(Duration::from_secs(7)));
+    send(&bucket, Priority::User).await.throttled(Some(Duration::from_secs(7)));
     assert_eq!(bucket.state().tokens, 0.0);
     let began = Instant::now();
     let sent = join_all((0..3).map(|_| async {
@@ -216,10 +207,7 @@ async fn retry_after_pauses_all_calls_and_ends_with_a_single_request() {
     .await;
     // The rate is halved: one every 200 ms.
     for (sent, expected) in sent.iter().zip([7000, 7200, 7400]) {
-        assert!(
-            (expected..expected + 5).contains(sent),
-            "{sent} not about {expected}"
-        );
+        assert!((expected..expected + 5).contains(sent), "{sent} not about {expected}");
     }
 }
 
@@ -229,11 +217,7 @@ async fn an_absurd_retry_after_is_cut() {
     send(&bucket, Priority::User).await.throttled(Some(Duration::MAX));
     let began = Instant::now();
     drop(send(&bucket, Priority::User).await);
-    assert!(
-        began.elapsed() < Duration::from_secs(301),
-        "{:?}",
-        began.elapsed()
-    );
+    assert!(began.elapsed() < Duration::from_secs(301), "{:?}", began.elapsed());
     assert!(began.elapsed() >= Duration::from_secs(300));
 }
 
@@ -248,11 +232,7 @@ async fn a_throttle_halves_the_rate_once_per_wave_down_to_a_floor() {
         permit.throttled(None);
     }
     assert_eq!(bucket.state().rate, 10.0);
-    assert_eq!(
-        bucket.state().tokens,
-        0.0,
-        "no second burst into a cloud that has just refused"
-    );
+    assert_eq!(bucket.state().tokens, 0.0, "no second burst into a cloud that has just refused");
     for _ in 0..20 {
         send(&bucket, Priority::User).await.throttled(None);
     }
@@ -266,11 +246,7 @@ async fn accepted_requests_restore_the_rate_slowly() {
     send(&bucket, Priority::User).await.throttled(None);
     advance(Duration::from_secs(10)).await;
     old.accepted();
-    assert_eq!(
-        bucket.state().rate,
-        10.0,
-        "it was sent before the throttle and has no information"
-    );
+    assert_eq!(bucket.state().rate, 10.0, "it was sent before the throttle and has no information");
 
     let began = Instant::now();
     let mut before = 10.0;
@@ -279,16 +255,9 @@ async fn accepted_requests_restore_the_rate_slowly() {
         let rate = bucket.state().rate;
         assert!(rate - before <= 0.2 + 1e-9, "small steps");
         before = rate;
-        assert!(
-            began.elapsed() < Duration::from_secs(60),
-            "restored after a minute"
-        );
+        assert!(began.elapsed() < Duration::from_secs(60), "restored after a minute");
     }
-    assert!(
-        began.elapsed() >= Duration::from_secs(45),
-        "{:?}",
-        began.elapsed()
-    );
+    assert!(began.elapsed() >= Duration::from_secs(45), "{:?}", began.elapsed());
     advance(Duration::from_secs(10)).await;
     send(&bucket, Priority::User).await.accepted();
     assert_eq!(bucket.state().rate, 20.0, "never above the configured rate");
@@ -306,10 +275,7 @@ async fn a_remaining_quota_is_spread_until_its_reset() {
     }
     assert_eq!(sent, 11, "ten before the reset, one after it");
     drop(send(&bucket, Priority::User).await);
-    assert!(
-        began.elapsed() < Duration::from_secs(61),
-        "the reset brings the rate back"
-    );
+    assert!(began.elapsed() < Duration::from_secs(61), "the reset brings the rate back");
 
     bucket.observe_remaining(0, 0, Some(Instant::now() + Duration::from_secs(30)));
     let began = Instant::now();
@@ -322,9 +288,7 @@ async fn a_new_quota_applies_at_once_and_keeps_the_learned_rate() {
     let bucket = Bucket::new(quota(0.01, 1, 1));
     drop(send(&bucket, Priority::User).await);
     let served = Arc::default();
-    let waiting: Vec<_> = (0..5)
-        .map(|n| queue(&bucket, Priority::User, n, &served))
-        .collect();
+    let waiting: Vec<_> = (0..5).map(|n| queue(&bucket, Priority::User, n, &served)).collect();
     settle().await;
     // With the old quota, the calls would wait for minutes.
     bucket.set_quota(quota(10.0, 5, 2));
@@ -333,22 +297,13 @@ async fn a_new_quota_applies_at_once_and_keeps_the_learned_rate() {
     assert!(began.elapsed() <= Duration::from_secs(1), "{:?}", began.elapsed());
     assert_eq!(*served.lock(), [0, 1, 2, 3, 4]);
 
-    let (first, second) = (
-        send(&bucket, Priority::User).await,
-        send(&bucket, Priority::User).await,
-    );
-    assert!(
-        bucket.acquire(Priority::User).now_or_never().is_none(),
-        "two slots"
-    );
+    let (first, second) = (send(&bucket, Priority::User).await, send(&bucket, Priority::User).await);
+    assert!(bucket.acquire(Priority::User).now_or_never().is_none(), "two slots");
     first.throttled(None);
     drop(second);
     assert!((bucket.state().rate - 5.0).abs() < 1e-6, "half of the quota");
     bucket.set_quota(quota(100.0, 50, 1));
-    assert!(
-        (bucket.state().rate - 50.0).abs() < 1e-6,
-        "half of the other quota"
-    );
+    assert!((bucket.state().rate - 50.0).abs() < 1e-6, "half of the other quota");
     advance(Duration::from_secs(10)).await;
     assert!((bucket.state().tokens - 50.0).abs() < 1e-6);
     bucket.set_quota(quota(100.0, 60, 1));
@@ -362,9 +317,7 @@ async fn a_call_that_leaves_the_queue_delays_no_other() {
     let bucket = Bucket::new(quota(1.0, 1, 1));
     drop(send(&bucket, Priority::User).await);
     let served = Arc::default();
-    let leaving: Vec<_> = (0..10)
-        .map(|n| queue(&bucket, Priority::User, n, &served))
-        .collect();
+    let leaving: Vec<_> = (0..10).map(|n| queue(&bucket, Priority::User, n, &served)).collect();
     settle().await;
     let staying = queue(&bucket, Priority::User, 99, &served);
     settle().await;
@@ -375,11 +328,7 @@ async fn a_call_that_leaves_the_queue_delays_no_other() {
     let began = Instant::now();
     staying.await.unwrap();
     assert_eq!(*served.lock(), [99]);
-    assert!(
-        began.elapsed() <= Duration::from_millis(1001),
-        "{:?}",
-        began.elapsed()
-    );
+    assert!(began.elapsed() <= Duration::from_millis(1001), "{:?}", began.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
@@ -426,9 +375,7 @@ async fn thousands_of_waiters_on_many_threads_are_all_served() {
             permit.accepted();
         })
     });
-    timeout(Duration::from_secs(60), join_all(tasks))
-        .await
-        .expect("every call is served");
+    timeout(Duration::from_secs(60), join_all(tasks)).await.expect("every call is served");
     assert!(most.load(Ordering::SeqCst) <= 5);
     assert_eq!(bucket.state().in_flight, 0);
 }

@@ -38,27 +38,19 @@ fn plain() -> Cache<&'static str, u32> {
 
 /// A load that answers at once.
 async fn get(cache: &Cache<&'static str, u32>, freshness: Freshness, value: u32) -> u32 {
-    *cache
-        .get("a", freshness, Priority::User, || async move { Ok(value) })
-        .await
-        .unwrap()
+    *cache.get("a", freshness, Priority::User, || async move { Ok(value) }).await.unwrap()
 }
 
 /// Begins a request with a load that ends when the test sends its answer.
 fn begin(
     cache: &Cache<&'static str, u32>,
     freshness: Freshness,
-) -> (
-    oneshot::Sender<Result<u32>>,
-    impl Future<Output = Result<Arc<u32>>>,
-) {
+) -> (oneshot::Sender<Result<u32>>, impl Future<Output = Result<Arc<u32>>>) {
     let (answer, answered) = oneshot::channel::<Result<u32>>();
     let cache = cache.clone();
     let mut request = Box::pin(async move {
         cache
-            .get("a", freshness, Priority::User, || async {
-                answered.await.expect("the test answers")
-            })
+            .get("a", freshness, Priority::User, || async { answered.await.expect("the test answers") })
             .await
     });
     let early = (&mut request).now_or_never();
@@ -87,10 +79,7 @@ async fn age_counts_from_the_beginning_of_the_load() {
         sleep(7 * SECOND).await;
         Ok(1)
     };
-    assert_eq!(
-        *cache.get("a", at_most(10), Priority::User, slow).await.unwrap(),
-        1
-    );
+    assert_eq!(*cache.get("a", at_most(10), Priority::User, slow).await.unwrap(), 1);
     advance(3 * SECOND).await;
     assert_eq!(get(&cache, at_most(10), 2).await, 1, "ten seconds old");
     advance(Duration::from_millis(1)).await;
@@ -111,11 +100,7 @@ async fn after_is_satisfied_only_by_a_load_that_began_later() {
     let instant = Instant::now();
     assert_eq!(get(&cache, Freshness::After(instant), 2).await, 2);
     advance(SECOND).await;
-    assert_eq!(
-        get(&cache, Freshness::After(instant), 3).await,
-        2,
-        "that load is late enough"
-    );
+    assert_eq!(get(&cache, Freshness::After(instant), 3).await, 2, "that load is late enough");
 }
 
 #[tokio::test(start_paused = true)]
@@ -125,9 +110,7 @@ async fn after_never_joins_a_load_that_began_earlier() {
     advance(SECOND).await;
     let (second_answer, second) = begin(&cache, Freshness::now());
     // A caller with lower requirements may join the older load.
-    let joins = cache.get("a", at_most(10), Priority::User, || async {
-        panic!("nothing to load")
-    });
+    let joins = cache.get("a", at_most(10), Priority::User, || async { panic!("nothing to load") });
     first_answer.send(Ok(1)).unwrap();
     assert_eq!(*first.await.unwrap(), 1);
     assert_eq!(*joins.await.unwrap(), 1);
@@ -172,12 +155,7 @@ async fn one_load_serves_all_callers_meanwhile() {
             Ok(loads.fetch_add(1, Ordering::SeqCst) + 1)
         })
     });
-    assert!(
-        join_all(asked)
-            .await
-            .into_iter()
-            .all(|result| *result.unwrap() == 1)
-    );
+    assert!(join_all(asked).await.into_iter().all(|result| *result.unwrap() == 1));
     assert_eq!(get(&cache, at_most(10), 9).await, 1);
     let mut text = String::new();
     encode(&mut text, &registry).unwrap();
@@ -205,9 +183,7 @@ async fn a_load_outlives_its_callers() {
 async fn a_caller_that_joined_gets_the_answer_after_the_first_one_has_left() {
     let cache = plain();
     let (answer, first) = begin(&cache, at_most(10));
-    let joined = cache.get("a", at_most(10), Priority::User, || async {
-        panic!("nothing to load")
-    });
+    let joined = cache.get("a", at_most(10), Priority::User, || async { panic!("nothing to load") });
     drop(first);
     answer.send(Ok(1)).unwrap();
     assert_eq!(*joined.await.unwrap(), 1);
@@ -217,13 +193,10 @@ async fn a_caller_that_joined_gets_the_answer_after_the_first_one_has_left() {
 async fn errors_are_returned_to_waiting_callers_and_not_cached() {
     let cache = plain();
     let (answer, first) = begin(&cache, at_most(10));
-    let mut joined = Box::pin(cache.get("a", at_most(10), Priority::User, || async {
-        panic!("nothing to load")
-    }));
+    let mut joined =
+        Box::pin(cache.get("a", at_most(10), Priority::User, || async { panic!("nothing to load") }));
     assert!((&mut joined).now_or_never().is_none());
-    answer
-        .send(Err(Error::new(ErrorKind::Unavailable, "down")))
-        .unwrap();
+    answer.send(Err(Error::new(ErrorKind::Unavailable, "down"))).unwrap();
     assert_eq!(first.await.unwrap_err().kind(), ErrorKind::Unavailable);
     assert_eq!(joined.await.unwrap_err().kind(), ErrorKind::Unavailable);
     assert_eq!(get(&cache, at_most(10), 2).await, 2);
@@ -245,9 +218,7 @@ async fn an_error_leaves_the_older_answer_in_place() {
 async fn a_panic_is_an_error_for_waiting_callers() {
     let cache = plain();
     let error = cache
-        .get("a", at_most(10), Priority::User, || async {
-            panic!("on purpose")
-        })
+        .get("a", at_most(10), Priority::User, || async { panic!("on purpose") })
         .await
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unexpected);
@@ -351,10 +322,7 @@ async fn many_threads_share_loads() {
                 yield_now().await;
                 Ok(key)
             };
-            assert_eq!(
-                *cache.get(key, at_most(3600), Priority::User, load).await.unwrap(),
-                key
-            );
+            assert_eq!(*cache.get(key, at_most(3600), Priority::User, load).await.unwrap(), key);
         })
     });
     for task in join_all(tasks).await {
@@ -383,16 +351,14 @@ fn question() -> impl Strategy<Value = Question> {
         prop::bool::weighted(0.1),
         prop::bool::weighted(0.1),
     )
-        .prop_map(
-            |(after_ms, key, at_most_ms, takes_ms, fails, invalidates)| Question {
-                after_ms,
-                key,
-                at_most_ms,
-                takes_ms,
-                fails,
-                invalidates,
-            },
-        )
+        .prop_map(|(after_ms, key, at_most_ms, takes_ms, fails, invalidates)| Question {
+            after_ms,
+            key,
+            at_most_ms,
+            takes_ms,
+            fails,
+            invalidates,
+        })
 }
 
 proptest! {
@@ -492,10 +458,7 @@ impl Limited {
     ) -> Result<u32> {
         let limited = self.clone();
         let load = move || async move { limited.call(key, priority).await };
-        cache
-            .get(key, Freshness::now(), priority, load)
-            .await
-            .map(|value| *value)
+        cache.get(key, Freshness::now(), priority, load).await.map(|value| *value)
     }
 
     /// Reads `outer` by reading `inner`.

@@ -46,9 +46,7 @@ async fn a_standby_reads_and_does_not_write() {
         assert_eq!(error.kind(), ErrorKind::NotLeader);
         assert_eq!((error.retry(), error.outcome()), (Retry::Never, Outcome::NotDone));
         assert!(
-            error
-                .to_string()
-                .ends_with(": this process is not the leader and may not write"),
+            error.to_string().ends_with(": this process is not the leader and may not write"),
             "{error}"
         );
     }
@@ -118,19 +116,12 @@ async fn a_write_that_waited_for_quota_past_the_end_is_not_sent() {
         ..GateConfig::new("acme")
     };
     let gate = Gate::new(config, &ClientMetrics::default());
-    gate.call(Op::Post, Priority::User, async || Ok(()))
-        .await
-        .unwrap();
+    gate.call(Op::Post, Priority::User, async || Ok(())).await.unwrap();
     let error = gate
-        .call(Op::Post, Priority::User, async || -> Result<()> {
-            panic!("it was sent")
-        })
+        .call(Op::Post, Priority::User, async || -> Result<()> { panic!("it was sent") })
         .await
         .unwrap_err();
-    assert_eq!(
-        (error.kind(), error.outcome()),
-        (ErrorKind::NotLeader, Outcome::NotDone)
-    );
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::NotLeader, Outcome::NotDone));
 }
 
 #[tokio::test(start_paused = true)]
@@ -148,10 +139,7 @@ async fn a_retry_after_the_end_is_not_sent_and_the_outcome_stays_unknown() {
         .await
         .unwrap_err();
     assert_eq!(attempts.load(Relaxed), 1);
-    assert_eq!(
-        (error.kind(), error.outcome()),
-        (ErrorKind::NotLeader, Outcome::Unknown)
-    );
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::NotLeader, Outcome::Unknown));
 }
 
 /// As after SIGSTOP: the clock has advanced, and the answer of a socket wakes the task before any timer does.
@@ -180,11 +168,7 @@ async fn writes_that_may_still_arrive_are_counted() {
     let fence = Fence::default();
     assert!(fence.is_settled(SECOND));
     // A write that returned cannot arrive later, whatever its result.
-    fence
-        .run(async { Err::<(), _>("refused") })
-        .await
-        .unwrap()
-        .unwrap_err();
+    fence.run(async { Err::<(), _>("refused") }).await.unwrap().unwrap_err();
     assert!(fence.is_settled(SECOND));
 
     let write = fence.run(sleep(5 * SECOND));
@@ -204,10 +188,7 @@ async fn writes_that_may_still_arrive_are_counted() {
     assert!(fence.is_settled(Duration::ZERO) && !fence.is_settled(SECOND));
     sleep(SECOND).await;
     assert!(fence.is_settled(SECOND));
-    gate(&fence)
-        .call(Op::Post, Priority::User, pending::<Result<()>>)
-        .await
-        .unwrap_err();
+    gate(&fence).call(Op::Post, Priority::User, pending::<Result<()>>).await.unwrap_err();
     assert!(!fence.is_settled(SECOND));
     sleep(SECOND).await;
     let (cut, ()) = tokio::join!(fence.run(pending::<()>()), async { fence.close() });

@@ -114,17 +114,9 @@ async fn retries_depend_on_the_error_and_the_effect_of_the_call() {
         }
     }
     let (result, _) = fails_once(&gate(), Op::Post, unavailable).await;
-    assert_eq!(
-        result.unwrap_err().outcome(),
-        Outcome::NotDone,
-        "the error has the outcome of a refusal"
-    );
+    assert_eq!(result.unwrap_err().outcome(), Outcome::NotDone, "the error has the outcome of a refusal");
     let (result, _) = fails_once(&gate(), Op::Post, gateway).await;
-    assert_eq!(
-        result.unwrap_err().outcome(),
-        Outcome::Unknown,
-        "a write without an answer"
-    );
+    assert_eq!(result.unwrap_err().outcome(), Outcome::Unknown, "a write without an answer");
 }
 
 #[tokio::test(start_paused = true)]
@@ -175,10 +167,7 @@ async fn a_retry_after_beyond_the_deadline_is_reported_at_once() {
     let began = Instant::now();
     let (result, attempts) = fails_once(&gate(), Op::Get, limited).await;
     assert_eq!(attempts, 1);
-    assert_eq!(
-        result.unwrap_err().retry(),
-        Retry::After(Duration::from_secs(u64::MAX))
-    );
+    assert_eq!(result.unwrap_err().retry(), Retry::After(Duration::from_secs(u64::MAX)));
     assert_eq!(began.elapsed(), Duration::ZERO);
 }
 
@@ -309,9 +298,7 @@ async fn a_cancelled_call_returns_its_slot() {
         assert!(call.now_or_never().is_none());
     }
     assert_eq!(gate.bucket("things").state().in_flight, 0);
-    gate.call(Op::Post, Priority::User, async || Ok(()))
-        .await
-        .unwrap();
+    gate.call(Op::Post, Priority::User, async || Ok(())).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -343,11 +330,7 @@ async fn calls_are_counted() {
             .0
             .is_err()
     );
-    assert!(
-        gate.call(Op::Put, Priority::Background, pending::<Result<()>>)
-            .now_or_never()
-            .is_none()
-    );
+    assert!(gate.call(Op::Put, Priority::Background, pending::<Result<()>>).now_or_never().is_none());
 
     // A bucket that waits: the gauges show it as it is when they are read.
     gate.bucket("things")
@@ -380,10 +363,7 @@ async fn calls_are_counted() {
     let mut text = String::new();
     encode(&mut text, &registry).unwrap();
     assert_eq!(text.matches("ccm_cloud_bucket_rate{").count(), 1, "{text}");
-    assert!(
-        text.contains(r#"ccm_cloud_bucket_rate{provider="acme",bucket="things"} 10.0"#),
-        "{text}"
-    );
+    assert!(text.contains(r#"ccm_cloud_bucket_rate{provider="acme",bucket="things"} 10.0"#), "{text}");
     drop(again);
 }
 

@@ -80,10 +80,7 @@ impl Acme {
             page.parse().ok()
         });
         let machines = list.get("machines").and_then(Value::as_array).unwrap();
-        let items = machines
-            .iter()
-            .map(|name| name.as_str().unwrap().to_owned())
-            .collect();
+        let items = machines.iter().map(|name| name.as_str().unwrap().to_owned()).collect();
         Ok(Page { items, next })
     }
 
@@ -145,18 +142,14 @@ impl RestApi for Acme {
     }
 
     fn answered(&self, operation: Op, _: &Method, answer: Option<(StatusCode, &HeaderMap)>, _: Duration) {
-        self.answers
-            .lock()
-            .push(answer.map(|(status, _)| status.as_u16()));
+        self.answers.lock().push(answer.map(|(status, _)| status.as_u16()));
         let left = answer.and_then(|(_, headers)| {
             let left = headers.get("ratelimit-remaining")?.to_str().ok()?;
             left.parse::<u32>().ok()
         });
         if let Some(left) = left {
             let reset = Instant::now() + Duration::from_secs(3600);
-            self.gate
-                .bucket(operation.bucket())
-                .observe_remaining(left, left, Some(reset));
+            self.gate.bucket(operation.bucket()).observe_remaining(left, left, Some(reset));
         }
     }
 }
@@ -177,9 +170,7 @@ async fn pages_follow_links_and_the_rate_limit_is_known() {
     ])
     .await;
     let acme = Acme::of(&server, 0);
-    let machines = collect(|page: Option<u64>| acme.page(page.unwrap_or(1)))
-        .await
-        .unwrap();
+    let machines = collect(|page: Option<u64>| acme.page(page.unwrap_or(1))).await.unwrap();
     assert_eq!(machines, ["a", "b", "c"]);
     assert_eq!(
         server.lines(),
@@ -204,13 +195,7 @@ async fn pages_follow_links_and_the_rate_limit_is_known() {
 
 #[tokio::test]
 async fn refused_credentials_are_renewed_once_for_each_attempt() {
-    let unauthorized = || {
-        answer(
-            "401 Unauthorized",
-            "",
-            &json!({"message": "Unable to authenticate you"}),
-        )
-    };
+    let unauthorized = || answer("401 Unauthorized", "", &json!({"message": "Unable to authenticate you"}));
     let server = self::server(vec![unauthorized(), answer("200 OK", "", &json!({"id": 7}))]).await;
     let acme = Acme::of(&server, 1);
     assert_eq!(acme.create().await.unwrap(), json!({"id": 7}));
@@ -225,10 +210,7 @@ async fn refused_credentials_are_renewed_once_for_each_attempt() {
     let server = self::server(vec![unauthorized()]).await;
     let error = Acme::of(&server, 0).create().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unauthenticated);
-    assert!(
-        error.to_string().contains("401 Unable to authenticate you"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("401 Unable to authenticate you"), "{error}");
     assert_eq!(server.lines().len(), 1, "there are no other credentials");
 }
 
@@ -236,33 +218,16 @@ async fn refused_credentials_are_renewed_once_for_each_attempt() {
 async fn a_write_that_may_have_been_done_is_not_sent_again() {
     for (answer, kind) in [
         (answer("500 Oops", "", &json!({})), ErrorKind::Unavailable),
-        (
-            answer("303 See Other", "Location: /elsewhere\r\n", &json!({})),
-            ErrorKind::Unexpected,
-        ),
-        (
-            "HTTP/1.1 200 OK\r\nContent-Length: 90\r\n\r\n{\"id\":".to_owned(),
-            ErrorKind::Unavailable,
-        ),
-        (
-            answer("200 OK", "", &json!("x".repeat(2000))),
-            ErrorKind::Unexpected,
-        ),
+        (answer("303 See Other", "Location: /elsewhere\r\n", &json!({})), ErrorKind::Unexpected),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 90\r\n\r\n{\"id\":".to_owned(), ErrorKind::Unavailable),
+        (answer("200 OK", "", &json!("x".repeat(2000))), ErrorKind::Unexpected),
         (String::new(), ErrorKind::Unavailable),
     ] {
         let after = self::answer("200 OK", "", &json!({}));
         let server = self::server(vec![answer.clone(), after]).await;
         let error = Acme::of(&server, 0).create().await.unwrap_err();
-        assert_eq!(
-            (error.kind(), error.outcome()),
-            (kind, Outcome::Unknown),
-            "{answer}: {error}"
-        );
-        let posts = server
-            .lines()
-            .iter()
-            .filter(|line| line.starts_with("POST"))
-            .count();
+        assert_eq!((error.kind(), error.outcome()), (kind, Outcome::Unknown), "{answer}: {error}");
+        let posts = server.lines().iter().filter(|line| line.starts_with("POST")).count();
         assert_eq!(posts, 1, "{answer}");
         assert_eq!(rest::is_too_large(&error), answer.len() > 2000);
     }
@@ -284,11 +249,7 @@ async fn a_throttled_write_is_sent_again_and_a_refused_one_is_not() {
     ] {
         let server = self::server(vec![answer(status, "x-request-id: r-1\r\n", &json!({}))]).await;
         let error = Acme::of(&server, 0).delete("a").await.unwrap_err();
-        assert_eq!(
-            (error.kind(), error.outcome()),
-            (kind, Outcome::NotDone),
-            "{error}"
-        );
+        assert_eq!((error.kind(), error.outcome()), (kind, Outcome::NotDone), "{error}");
         assert_eq!(error.operation(), Some("machine_delete"));
         assert!(error.to_string().contains("request_id=r-1"), "{error}");
         assert_eq!(server.lines().len(), 1);

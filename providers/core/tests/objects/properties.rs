@@ -113,10 +113,7 @@ fn entries(kinds: std::ops::Range<u8>) -> impl Strategy<Value = Vec<Entry>> {
 fn some_objects() -> impl Strategy<Value = Vec<Object<Kind>>> {
     let pools = vec(option::of((0..2_u8, entries(0..12))), 3);
     let balancer = option::weighted(0.8, (0..3_u8, entries(0..6)));
-    let listeners = vec(
-        option::of((any::<bool>(), 0..3_usize, option::of(entries(0..3)))),
-        3,
-    );
+    let listeners = vec(option::of((any::<bool>(), 0..3_usize, option::of(entries(0..3)))), 3);
     (pools, balancer, listeners).prop_map(|(pools, balancer, listeners)| {
         let mut objects = Vec::new();
         for (index, pool) in pools.into_iter().enumerate() {
@@ -171,14 +168,8 @@ struct Case {
 
 fn case() -> impl Strategy<Value = Case> {
     let separate = proptest::sample::subsequence(vec![Kind::Listener, Kind::Policy], 0..=2);
-    (
-        some_objects(),
-        some_objects(),
-        separate,
-        0..100_u8,
-        option::weighted(0.2, 0..3_usize),
-    )
-        .prop_map(|(observed, desired, separate, doubled, foreign)| {
+    (some_objects(), some_objects(), separate, 0..100_u8, option::weighted(0.2, 0..3_usize)).prop_map(
+        |(observed, desired, separate, doubled, foreign)| {
             let mut observed: Objects<_> = observed.into_iter().collect();
             for object in &mut observed.all {
                 object.id = format!("id-{:?}-{}", object.kind, object.key);
@@ -189,16 +180,11 @@ fn case() -> impl Strategy<Value = Case> {
             }
             // A foreign pool that nothing of ours uses.
             let foreign = foreign.map(|index| format!("p{index}"));
-            let unused = |key: &str| {
-                !observed
-                    .of(Kind::Listener)
-                    .any(|listener| listener.text("pool") == key)
-            };
+            let unused =
+                |key: &str| !observed.of(Kind::Listener).any(|listener| listener.text("pool") == key);
             if let Some(key) = foreign.filter(|key| unused(key)) {
-                let pools = observed
-                    .all
-                    .iter_mut()
-                    .filter(|object| object.kind == Kind::Pool && object.key == key);
+                let pools =
+                    observed.all.iter_mut().filter(|object| object.kind == Kind::Pool && object.key == key);
                 pools.for_each(|pool| pool.foreign = Some("somebody's".into()));
             }
             Case {
@@ -210,7 +196,8 @@ fn case() -> impl Strategy<Value = Case> {
                     ..Desired::default()
                 },
             }
-        })
+        },
+    )
 }
 
 fn sorted(objects: &Objects<Kind>) -> Vec<String> {
@@ -225,10 +212,7 @@ fn sorted(objects: &Objects<Kind>) -> Vec<String> {
                 *entries = sorted.into();
             }
             sets.retain(|_, entries| !entries.is_empty());
-            format!(
-                "{:?} {} {:?} {sets:?}",
-                object.kind, object.key, object.attributes
-            )
+            format!("{:?} {} {:?} {sets:?}", object.kind, object.key, object.attributes)
         })
         .collect();
     all.sort();
@@ -408,21 +392,13 @@ async fn a_refused_entry_is_found_and_blocked_and_the_others_are_added() {
     let desired = desired(vec![pool(0..16)]);
     let mut observed: Objects<_> = [pool([100])].into_iter().collect();
     assert_eq!(run(&cloud, &desired, &mut observed).await.unwrap(), 1);
-    let added: BTreeSet<_> = observed.all[0]
-        .set("target")
-        .iter()
-        .map(|target| target.0)
-        .collect();
+    let added: BTreeSet<_> = observed.all[0].set("target").iter().map(|target| target.0).collect();
     assert_eq!(added, (0..16).filter(|target| *target != 5).collect());
     let plan = desired.diff(&observed);
     assert_eq!(plan.steps, []);
     assert_eq!(plan.blocked.len(), 1);
     assert_eq!(plan.blocked[0].field, "target 5 of pool p");
-    assert!(
-        plan.blocked[0].observed.contains("target 5 is not valid"),
-        "{:?}",
-        plan.blocked
-    );
+    assert!(plan.blocked[0].observed.contains("target 5 is not valid"), "{:?}", plan.blocked);
     // One to remove, eight that are refused and halved, eight that are fine.
     assert_eq!(*cloud.calls.lock(), [1, 8, 4, 4, 2, 1, 1, 2, 8]);
 }
@@ -468,25 +444,15 @@ async fn adding_a_present_entry_and_removing_an_absent_one_succeed() {
         calls: Mutex::default(),
     };
     let mut observed: Objects<_> = [pool([])].into_iter().collect();
-    run(&present, &desired(vec![pool([1, 2])]), &mut observed)
-        .await
-        .unwrap();
-    assert_eq!(
-        (observed.all[0].set("target").len(), observed.refused.len()),
-        (2, 0)
-    );
+    run(&present, &desired(vec![pool([1, 2])]), &mut observed).await.unwrap();
+    assert_eq!((observed.all[0].set("target").len(), observed.refused.len()), (2, 0));
     let absent = Cloud {
         bad: vec![1],
         kind: ErrorKind::NotFound,
         calls: Mutex::default(),
     };
-    run(&absent, &desired(vec![pool([])]), &mut observed)
-        .await
-        .unwrap();
-    assert_eq!(
-        (observed.all[0].set("target").len(), observed.refused.len()),
-        (0, 0)
-    );
+    run(&absent, &desired(vec![pool([])]), &mut observed).await.unwrap();
+    assert_eq!((observed.all[0].set("target").len(), observed.refused.len()), (0, 0));
 }
 
 #[tokio::test]
@@ -498,9 +464,7 @@ async fn an_error_that_no_entry_causes_is_returned_at_once() {
             calls: Mutex::default(),
         };
         let mut observed: Objects<_> = [pool([])].into_iter().collect();
-        let error = run(&cloud, &desired(vec![pool(0..8)]), &mut observed)
-            .await
-            .unwrap_err();
+        let error = run(&cloud, &desired(vec![pool(0..8)]), &mut observed).await.unwrap_err();
         assert_eq!(error.kind(), kind);
         assert_eq!(*cloud.calls.lock(), [8]);
     }
@@ -534,10 +498,7 @@ async fn answers_are_merged_into_created_objects_and_an_unknown_id_needs_another
     observed.fold(&steps[0].change, Some(&reply));
     assert_eq!(observed.id(Kind::Pool, "p").unwrap(), "id");
     assert_eq!(observed.all[0].text("address"), "192.0.2.1");
-    assert_eq!(
-        observed.id(Kind::Pool, "q").unwrap_err().kind(),
-        ErrorKind::Conflict
-    );
+    assert_eq!(observed.id(Kind::Pool, "q").unwrap_err().kind(), ErrorKind::Conflict);
 }
 
 #[test]
@@ -562,25 +523,17 @@ fn a_new_object_is_created_filled_and_referenced_before_the_replaced_one_is_dele
     }
     .diff(&observed)
     .steps;
-    let described: Vec<_> = steps
-        .iter()
-        .map(|step| (step.to_string(), step.description.reason.as_str()))
-        .collect();
+    let described: Vec<_> =
+        steps.iter().map(|step| (step.to_string(), step.description.reason.as_str())).collect();
     let expected = [
         ("create pool new", ""),
         ("add targets 1 to pool new", ""),
         ("change listener 80 of load balancer b", "pool old -> new"),
         ("delete pool old", "not needed"),
     ];
-    assert_eq!(
-        described,
-        expected.map(|(sentence, reason)| (sentence.to_owned(), reason))
-    );
+    assert_eq!(described, expected.map(|(sentence, reason)| (sentence.to_owned(), reason)));
     let labels: Vec<_> = steps.iter().map(|step| step.description.label).collect();
-    assert_eq!(
-        labels,
-        ["pool_create", "targets_add", "listener_update", "pool_delete"]
-    );
+    assert_eq!(labels, ["pool_create", "targets_add", "listener_update", "pool_delete"]);
 }
 
 #[test]
@@ -636,9 +589,6 @@ fn calls_that_cover_children_absorb_their_steps() {
     let steps = desired(other).diff(&observed).steps;
     assert_eq!(
         (steps[1].to_string(), steps[1].description.reason.as_str()),
-        (
-            "delete listener 80 of load balancer b".to_owned(),
-            "its transport is tcp, not udp"
-        )
+        ("delete listener 80 of load balancer b".to_owned(), "its transport is tcp, not udp")
     );
 }

@@ -66,10 +66,7 @@ async fn one_node_that_exists_is_proof() {
 
 #[tokio::test]
 async fn a_cluster_without_nodes_needs_no_proof() {
-    assert_eq!(
-        first(&FakeCloud::default(), &cluster(&[])).await.unwrap(),
-        ScopeCheck::Verified
-    );
+    assert_eq!(first(&FakeCloud::default(), &cluster(&[])).await.unwrap(), ScopeCheck::Verified);
 }
 
 #[tokio::test]

@@ -25,11 +25,7 @@ use crate::{
 };
 
 fn sentences(report: &PartReport) -> Vec<&str> {
-    report
-        .steps
-        .iter()
-        .map(|step| step.description.sentence.as_str())
-        .collect()
+    report.steps.iter().map(|step| step.description.sentence.as_str()).collect()
 }
 
 fn parked(report: &PartReport) -> (Duration, Duration) {
@@ -69,27 +65,17 @@ async fn a_create_is_parked_polled_when_it_is_time_and_finished_under_its_new_ke
     tokio::time::advance(Duration::from_secs(2)).await;
     let early = stage.run(renamed.as_str()).await;
     assert_eq!(parked(&early), (Duration::from_secs(3), Duration::from_secs(2)));
-    assert_eq!(
-        stage.cloud.script.lock().polled,
-        0,
-        "the time of the poll has not come"
-    );
+    assert_eq!(stage.cloud.script.lock().polled, 0, "the time of the poll has not come");
 
     tokio::time::advance(Duration::from_secs(3)).await;
     // The old name is still valid.
-    assert_eq!(
-        parked(&stage.run("balancer/new:balancer_n_s0").await).0,
-        WAIT.poll
-    );
+    assert_eq!(parked(&stage.run("balancer/new:balancer_n_s0").await).0, WAIT.poll);
     tokio::time::advance(WAIT.poll).await;
     let failed = stage.run(renamed.as_str()).await;
     assert!(matches!(&failed.state, PartState::Failed(error) if error.kind() == ErrorKind::Unavailable));
     let done = stage.run(renamed.as_str()).await;
     assert!(matches!(done.state, PartState::Done), "{done:?}");
-    assert_eq!(
-        sentences(&done),
-        ["create balancer balancer_n_s0 with 1 listeners"]
-    );
+    assert_eq!(sentences(&done), ["create balancer balancer_n_s0 with 1 listeners"]);
     assert_eq!(done.pass_steps, 1);
     assert!(done.members[0].touched && !done.members[0].finished);
     assert!(done.next.is_empty(), "its facts have not changed: {done:?}");
@@ -118,10 +104,7 @@ async fn later_parts_run_while_a_part_is_built_and_the_service_is_finished_with_
     let firewall = stage.run("firewall").await;
     assert_eq!(sentences(&firewall), ["create rule svc:n/s0/u0 for n0"]);
     let member = &firewall.members[0];
-    assert!(
-        matches!(member.state, MemberState::Served) && !member.finished,
-        "{member:?}"
-    );
+    assert!(matches!(member.state, MemberState::Served) && !member.finished, "{member:?}");
     assert_eq!(member.effects, Effects::default(), "early facts have no effects");
     tokio::time::advance(WAIT.poll).await;
     stage.cloud.script.lock().polls = vec![Ok(true)];
@@ -142,27 +125,18 @@ async fn a_create_that_fails_is_reported_and_later_parts_keep_their_objects_but_
         panic!("{failed:?}");
     };
     let text = error.report();
-    assert!(
-        text.contains("broken") && text.contains("create balancer"),
-        "{text}"
-    );
+    assert!(text.contains("broken") && text.contains("create balancer"), "{text}");
     let services = vec![service(0, &[80], &[])];
     stage.world = Arc::new(world(services, nodes([("n0", true), ("n1", true)])));
     let firewall = stage.run("firewall").await;
     assert!(firewall.steps.is_empty(), "{firewall:?}");
     let member = &firewall.members[0];
-    assert!(
-        matches!(&member.state, MemberState::Frozen(why) if why.contains(&balancer)),
-        "{member:?}"
-    );
+    assert!(matches!(&member.state, MemberState::Frozen(why) if why.contains(&balancer)), "{member:?}");
     assert_eq!(stage.cloud.memory.truth().firewall.len(), 1);
     // A read shows that it exists.
     let next = stage.run(&balancer).await;
     assert!(next.next.contains(&PartKey::new("firewall")), "{next:?}");
-    assert_eq!(
-        sentences(&stage.run("firewall").await),
-        ["create rule svc:n/s0/u0 for n1"]
-    );
+    assert_eq!(sentences(&stage.run("firewall").await), ["create rule svc:n/s0/u0 for n1"]);
 }
 
 /// A balancer with a listener to create, which the cloud accepts and does not finish, and an old listener of this owner.
@@ -188,20 +162,14 @@ async fn a_step_that_needs_no_idle_part_is_sent_before_the_cloud_has_finished() 
     let stage = busy_balancer(tag(&id(0)));
     let report = stage.run("balancer/#10").await;
     assert_eq!(parked(&report).0, WAIT.poll);
-    assert_eq!(
-        sentences(&report),
-        ["update listener 81 on balancer balancer_n_s0 blue"]
-    );
+    assert_eq!(sentences(&report), ["update listener 81 on balancer balancer_n_s0 blue"]);
     stage.cloud.script.lock().observed.clear();
     tokio::time::advance(WAIT.poll).await;
     stage.cloud.script.lock().polls = vec![Ok(true)];
     let done = stage.run("balancer/#10").await;
     assert!(matches!(done.state, PartState::Done), "{done:?}");
     assert_eq!(sentences(&done), ["create listener 80 on balancer balancer_n_s0"]);
-    assert!(
-        stage.cloud.script.lock().observed.is_empty(),
-        "the state is known"
-    );
+    assert!(stage.cloud.script.lock().observed.is_empty(), "the state is known");
 }
 
 #[tokio::test(start_paused = true)]
@@ -217,10 +185,7 @@ async fn a_step_that_fails_before_the_cloud_has_finished_is_planned_again_from_a
     stage.cloud.script.lock().polls = vec![Ok(true)];
     let done = stage.run("balancer/#10").await;
     assert!(matches!(done.state, PartState::Done), "{done:?}");
-    assert_eq!(
-        sentences(&done)[1..],
-        ["update listener 81 on balancer balancer_n_s0 blue"]
-    );
+    assert_eq!(sentences(&done)[1..], ["update listener 81 on balancer balancer_n_s0 blue"]);
     let (_, fresh) = stage.cloud.script.lock().observed[0].clone();
     assert!(fresh);
 }
@@ -234,16 +199,10 @@ async fn after_an_accepted_change_fails_nothing_is_sent_before_a_read() {
     tokio::time::advance(WAIT.poll).await;
     stage.cloud.script.lock().polls = vec![Err(Error::new(ErrorKind::Unexpected, "broken"))];
     let failed = stage.run("balancer/#10").await;
-    assert!(
-        matches!(failed.state, PartState::Failed(_)) && failed.steps.len() == 1,
-        "{failed:?}"
-    );
+    assert!(matches!(failed.state, PartState::Failed(_)) && failed.steps.len() == 1, "{failed:?}");
     assert!(stage.cloud.script.lock().observed.is_empty());
     let next = stage.run("balancer/#10").await;
-    assert_eq!(
-        sentences(&next),
-        ["update listener 81 on balancer balancer_n_s0 blue"]
-    );
+    assert_eq!(sentences(&next), ["update listener 81 on balancer balancer_n_s0 blue"]);
     assert!(stage.cloud.script.lock().observed[0].1, "not from a cache");
 }
 
@@ -265,10 +224,7 @@ async fn a_create_without_a_reply_is_not_sent_again_at_once() {
     stage.answer("create balancer", Answer::Fail(lost));
     let report = stage.run("balancer/new:balancer_n_s0").await;
     let wait = Retry::After(Duration::from_secs(30));
-    assert!(
-        matches!(&report.state, PartState::Failed(error) if error.retry() == wait),
-        "{report:?}"
-    );
+    assert!(matches!(&report.state, PartState::Failed(error) if error.retry() == wait), "{report:?}");
     assert_eq!(report.steps.len(), 1, "{report:?}");
     // A later pass waits, whatever its reason, also if the Service has other ports by now.
     stage.world = Arc::new(world(vec![service(0, &[80, 81], &[])], nodes([("n0", true)])));
@@ -294,10 +250,7 @@ async fn a_service_does_not_leave_before_its_create_without_a_reply_can_be_read(
     assert_eq!(parked(&waits).0, Duration::from_secs(30), "{waits:?}");
     assert!(!waits.members[0].finished, "{waits:?}");
     // The cloud shows it late.
-    stage
-        .cloud
-        .memory
-        .edit(|truth| truth.balancers.push(own_balancer(0)));
+    stage.cloud.memory.edit(|truth| truth.balancers.push(own_balancer(0)));
     tokio::time::advance(Duration::from_secs(30)).await;
     let left = stage.run("balancer/new:balancer_n_s0").await;
     assert_eq!(sentences(&left), ["delete balancer balancer_n_s0"]);
@@ -318,18 +271,9 @@ async fn a_known_part_follows_its_service_while_listings_fail() {
     stage.cloud.script.lock().directory_fails = Some(refused);
     assert!(stage.engine.discover(&stage.request()).await.is_err());
     let report = stage.run("balancer/#10").await;
-    assert!(
-        matches!(report.members[0].state, MemberState::Served),
-        "{report:?}"
-    );
-    assert_eq!(
-        sentences(&report),
-        ["create listener 81 on balancer balancer_n_s0"]
-    );
-    assert!(matches!(
-        stage.run("balancer/unknown").await.state,
-        PartState::Failed(_)
-    ));
+    assert!(matches!(report.members[0].state, MemberState::Served), "{report:?}");
+    assert_eq!(sentences(&report), ["create listener 81 on balancer balancer_n_s0"]);
+    assert!(matches!(stage.run("balancer/unknown").await.state, PartState::Failed(_)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -389,10 +333,7 @@ async fn busy_is_not_a_failure_and_has_the_time_of_its_begin() {
     assert!(first.steps.is_empty());
     tokio::time::advance(Duration::from_secs(7)).await;
     let second = stage.run("balancer/new:balancer_n_s0").await;
-    assert_eq!(
-        parked(&second),
-        (Duration::from_millis(8050), Duration::from_secs(7))
-    );
+    assert_eq!(parked(&second), (Duration::from_millis(8050), Duration::from_secs(7)));
     assert!(second.events.is_empty(), "{second:?}");
     tokio::time::advance(Duration::from_secs(300)).await;
     let third = stage.run("balancer/new:balancer_n_s0").await;
@@ -401,10 +342,7 @@ async fn busy_is_not_a_failure_and_has_the_time_of_its_begin() {
     let text = &third.events[0].message;
     assert!(text.contains("Waiting for 5 minutes: create balancer"), "{text}");
     assert!(text.contains("not now"), "the cloud's reason: {text}");
-    assert!(matches!(
-        stage.run("balancer/new:balancer_n_s0").await.state,
-        PartState::Done
-    ));
+    assert!(matches!(stage.run("balancer/new:balancer_n_s0").await.state, PartState::Done));
 }
 
 #[tokio::test]
@@ -413,10 +351,7 @@ async fn a_stale_part_is_read_again_three_times() {
     for _ in 0..3 {
         stage.answer("create balancer", Answer::Stale);
     }
-    assert!(matches!(
-        stage.run("balancer/new:balancer_n_s0").await.state,
-        PartState::Done
-    ));
+    assert!(matches!(stage.run("balancer/new:balancer_n_s0").await.state, PartState::Done));
     let other = crate::stage::stage(Truth::default(), vec![service(0, &[80], &[])]);
     for _ in 0..4 {
         other.answer("create balancer", Answer::Stale);
@@ -443,10 +378,7 @@ async fn failed_inputs_freeze_only_one_member() {
     stage.cloud.script.lock().refused.insert("s1".to_owned(), error);
     let report = stage.run("balancer/#10").await;
     assert!(matches!(report.state, PartState::Done));
-    assert_eq!(
-        sentences(&report),
-        ["create listener 80 on balancer balancer_n_s0"]
-    );
+    assert_eq!(sentences(&report), ["create listener 80 on balancer balancer_n_s0"]);
     assert!(matches!(report.members[0].state, MemberState::Served));
     for member in &report.members[1..] {
         assert!(matches!(member.state, MemberState::Refused(_)) && !member.finished);
@@ -493,10 +425,7 @@ async fn a_service_with_a_refused_step_follows_the_nodes() {
         stage.answer(begin, Answer::Fail(quota));
     }
     let report = stage.run("balancer/#10").await;
-    assert!(
-        matches!(report.members[0].state, MemberState::Refused(_)),
-        "{report:?}"
-    );
+    assert!(matches!(report.members[0].state, MemberState::Refused(_)), "{report:?}");
     let listener = &stage.cloud.memory.truth().balancers[0].listeners[&81];
     assert_eq!(listener.nodes, ["n0".to_owned(), "n1".to_owned()].into());
 }
@@ -535,10 +464,7 @@ async fn nothing_is_changed_if_a_known_part_is_missing_and_the_scope_is_unverifi
     let PartState::Blocked(why) = &report.state else {
         panic!("{report:?}");
     };
-    assert!(
-        why.contains("balancer #10") && why.contains("no node is visible"),
-        "{why}"
-    );
+    assert!(why.contains("balancer #10") && why.contains("no node is visible"), "{why}");
     assert!(!report.members[0].finished, "the finalizer must stay");
     stage.cloud.memory.set_scope_check(ScopeCheck::Verified);
     let report = stage.run("balancer/#10").await;
@@ -559,20 +485,11 @@ async fn a_service_that_moves_joins_the_new_part_before_it_leaves_the_old_one() 
     }
     let moved = service(1, &[81], &[(BALANCER, "10")]);
     stage.world = Arc::new(world(vec![service(0, &[80], &[]), moved], nodes([("n0", true)])));
-    stage.answer(
-        "create listener",
-        Answer::Fail(Error::new(ErrorKind::Unavailable, "down")),
-    );
+    stage.answer("create listener", Answer::Fail(Error::new(ErrorKind::Unavailable, "down")));
     let old = stage.run("balancer/#11").await;
     assert!(matches!(&old.members[0].state, MemberState::Frozen(why) if why.contains("balancer/#10")));
-    assert!(matches!(
-        stage.run("balancer/#10").await.state,
-        PartState::Failed(_)
-    ));
-    assert!(
-        stage.run("balancer/#11").await.steps.is_empty(),
-        "the new one does not serve yet"
-    );
+    assert!(matches!(stage.run("balancer/#10").await.state, PartState::Failed(_)));
+    assert!(stage.run("balancer/#11").await.steps.is_empty(), "the new one does not serve yet");
     let new = stage.run("balancer/#10").await;
     assert!(new.next.contains(&PartKey::new("balancer/#11")), "{:?}", new.next);
     stage.run("firewall").await;
@@ -639,14 +556,8 @@ async fn a_blocked_difference_does_not_block_other_steps() {
     let stage = stage(truth, vec![service(0, &[80], &[(FLAVOR, "oak")])]);
     let report = stage.run("balancer/#10").await;
     assert_eq!(report.blocked[0].field, "flavor");
-    assert_eq!(
-        report.blocked[0].to_string(),
-        "cannot change flavor in place: observed pine, desired oak"
-    );
-    assert_eq!(
-        sentences(&report),
-        ["create listener 80 on balancer balancer_n_s0"]
-    );
+    assert_eq!(report.blocked[0].to_string(), "cannot change flavor in place: observed pine, desired oak");
+    assert_eq!(sentences(&report), ["create listener 80 on balancer balancer_n_s0"]);
     assert!(matches!(report.members[0].state, MemberState::Served));
 }
 
@@ -693,10 +604,7 @@ async fn an_orphan_is_deleted_only_by_a_pass_that_is_permitted_to() {
     let stage = stage(truth, vec![service(1, &[80], &[])]);
     let discovery = stage.engine.discover(&stage.request()).await.unwrap();
     let orphan = &discovery.orphans[0];
-    assert!(
-        orphan.deletable && !discovery.parts.contains(&orphan.part),
-        "{discovery:?}"
-    );
+    assert!(orphan.deletable && !discovery.parts.contains(&orphan.part), "{discovery:?}");
     assert!(sentences(&stage.run("balancer/#10").await).is_empty());
     let plans = stage.engine.plan(&stage.request(), None).await.unwrap();
     assert!(plans.iter().all(|plan| plan.part != orphan.part));
@@ -706,25 +614,16 @@ async fn an_orphan_is_deleted_only_by_a_pass_that_is_permitted_to() {
         ..stage.request()
     };
     // The permission is only for orphans.
-    stage
-        .engine
-        .run(&PartKey::new("balancer/new:balancer_n_s1"), &permitted)
-        .await;
+    stage.engine.run(&PartKey::new("balancer/new:balancer_n_s1"), &permitted).await;
     let report = stage.engine.run(&orphan.part, &permitted).await;
     assert_eq!(sentences(&report), ["delete balancer balancer_n_s0"]);
     let left = stage.cloud.memory.truth().balancers;
-    assert!(
-        left.len() == 1 && left[0].name == balancer_name(&id(1)),
-        "{left:?}"
-    );
+    assert!(left.len() == 1 && left[0].name == balancer_name(&id(1)), "{left:?}");
 }
 
 #[tokio::test]
 async fn a_plan_of_one_service_shows_its_parts_and_writes_nothing() {
-    let stage = stage(
-        Truth::default(),
-        vec![service(0, &[80], &[]), service(1, &[81], &[])],
-    );
+    let stage = stage(Truth::default(), vec![service(0, &[80], &[]), service(1, &[81], &[])]);
     let plans = stage.engine.plan(&stage.request(), Some(&id(1))).await.unwrap();
     let text: Vec<_> = plans
         .iter()
@@ -743,10 +642,7 @@ async fn a_plan_of_one_service_shows_its_parts_and_writes_nothing() {
     let of_whom = plans.iter().flat_map(|plan| &plan.members);
     let of_whom: BTreeSet<_> = of_whom.map(|member| &member.service).collect();
     assert_eq!(of_whom, [&id(1)].into());
-    let finished = plans
-        .iter()
-        .flat_map(|plan| &plan.members)
-        .all(|member| member.finished);
+    let finished = plans.iter().flat_map(|plan| &plan.members).all(|member| member.finished);
     assert!(finished, "{plans:?}");
 }
 
@@ -763,14 +659,8 @@ async fn a_plan_of_one_service_has_no_problems_of_other_services() {
     let stage = stage(truth, services);
     let of_all = stage.engine.plan(&stage.request(), None).await.unwrap();
     let tells_of_other = |plans: &[PartReport]| {
-        let members = plans
-            .iter()
-            .flat_map(|plan| &plan.members)
-            .map(|member| &member.service);
-        let notes = plans
-            .iter()
-            .flat_map(|plan| &plan.events)
-            .map(|note| &note.service);
+        let members = plans.iter().flat_map(|plan| &plan.members).map(|member| &member.service);
+        let notes = plans.iter().flat_map(|plan| &plan.events).map(|note| &note.service);
         members.chain(notes).any(|service| service == &id(0))
     };
     assert!(tells_of_other(&of_all));
@@ -782,16 +672,10 @@ async fn a_plan_of_one_service_has_no_problems_of_other_services() {
 async fn steps_and_passes_are_counted() {
     let mut registry = Registry::default();
     let metrics = PlanMetrics::register(&mut registry);
-    let cloud = Arc::new(MemoryCloud::new(
-        Toy::default(),
-        Truth::default(),
-        CloudBehavior::default(),
-    ));
+    let cloud = Arc::new(MemoryCloud::new(Toy::default(), Truth::default(), CloudBehavior::default()));
     let engine = Engine::new(Toy::default(), cloud, metrics);
     let stage = stage(Truth::default(), vec![service(0, &[80], &[])]);
-    engine
-        .run(&PartKey::new("balancer/new:balancer_n_s0"), &stage.request())
-        .await;
+    engine.run(&PartKey::new("balancer/new:balancer_n_s0"), &stage.request()).await;
     let mut text = String::new();
     encode(&mut text, &registry).unwrap();
     for line in [
@@ -809,10 +693,7 @@ async fn a_service_that_changes_while_a_part_is_parked_is_not_finished() {
     stage.run("balancer/new:balancer_n_s0").await;
     assert!(stage.run("firewall").await.members[0].finished);
     // The cloud accepts the rule of a second node and does not finish it.
-    stage.world = Arc::new(world(
-        vec![service(0, &[80], &[])],
-        nodes([("n0", true), ("n1", true)]),
-    ));
+    stage.world = Arc::new(world(vec![service(0, &[80], &[])], nodes([("n0", true), ("n1", true)])));
     stage.answer("create rule", Answer::Wait(WAIT));
     let report = stage.run("firewall").await;
     assert_eq!(parked(&report).0, WAIT.poll);
@@ -825,10 +706,7 @@ async fn a_service_that_changes_while_a_part_is_parked_is_not_finished() {
     let early = stage.run("firewall").await;
     assert!(matches!(early.state, PartState::Parked { .. }), "{early:?}");
     let member = &early.members[0];
-    assert!(
-        !member.finished,
-        "its finalizer would be removed before its objects: {member:?}"
-    );
+    assert!(!member.finished, "its finalizer would be removed before its objects: {member:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -853,8 +731,5 @@ async fn a_service_that_returns_while_a_part_is_deleted_is_not_finished() {
 
     stage.world = Arc::new(world(vec![before], nodes([("n0", true)])));
     let member = &stage.run("firewall").await.members[0];
-    assert!(
-        matches!(member.state, MemberState::Served) && !member.finished,
-        "{member:?}"
-    );
+    assert!(matches!(member.state, MemberState::Served) && !member.finished, "{member:?}");
 }

@@ -101,7 +101,5 @@ fn a_change_of_a_foreign_object_breaks_polite() {
 
 #[test]
 fn an_incomplete_dry_run_breaks_predictable() {
-    breaks(Flaw::HidesLaterFacts, |toy, case| {
-        Box::pin(predictable(toy, case))
-    });
+    breaks(Flaw::HidesLaterFacts, |toy, case| Box::pin(predictable(toy, case)));
 }

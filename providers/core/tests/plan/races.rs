@@ -34,10 +34,7 @@ async fn the_new_key_of_a_part_is_known_to_a_pass_with_an_older_listing() {
     // After a deletion by another client it is recreated: for newer listings its old name has no meaning.
     stage.cloud.memory.edit(|truth| truth.balancers.clear());
     let new = stage.engine.discover(&stage.request()).await.unwrap();
-    assert_eq!(
-        new.services[0].joins[0],
-        PartKey::new("balancer/new:balancer_n_s0")
-    );
+    assert_eq!(new.services[0].joins[0], PartKey::new("balancer/new:balancer_n_s0"));
 }
 
 #[tokio::test(start_paused = true)]

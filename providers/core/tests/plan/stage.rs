@@ -116,9 +116,7 @@ impl PartCloud<Toy> for Scripted {
     ) -> Result<Outcome<Reply, ()>> {
         let answer = {
             let sends = &mut self.script.lock().sends;
-            let at = sends
-                .iter()
-                .position(|(begin, _)| change.describe().sentence.starts_with(begin));
+            let at = sends.iter().position(|(begin, _)| change.describe().sentence.starts_with(begin));
             at.map(|at| sends.remove(at).1)
         };
         match answer {

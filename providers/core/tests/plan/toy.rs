@@ -196,10 +196,7 @@ impl PartModel for Toy {
                 found.map_or(Key::New(name), |(id, ..)| Key::Id(*id))
             }
         };
-        let tagged = directory
-            .balancers
-            .iter()
-            .filter(|(.., tags)| tags.contains(&tag));
+        let tagged = directory.balancers.iter().filter(|(.., tags)| tags.contains(&tag));
         let firewall = directory.pinned.contains(&tag).then_some(Key::Firewall);
         Parts {
             named: vec![balancer, Key::Firewall],
@@ -211,10 +208,7 @@ impl PartModel for Toy {
         let services = &world.services;
         let known: BTreeSet<_> = services.iter().map(|service| tag(&service.id)).collect();
         let is_orphan = |tags: &BTreeSet<String>| {
-            let mut tags = tags
-                .iter()
-                .filter(|tag_text| tag_text.starts_with("svc:"))
-                .peekable();
+            let mut tags = tags.iter().filter(|tag_text| tag_text.starts_with("svc:")).peekable();
             tags.peek().is_some() && tags.all(|tag| !known.contains(tag))
         };
         let orphans = directory.balancers.iter().filter(|(.., tags)| is_orphan(tags));
@@ -223,10 +217,7 @@ impl PartModel for Toy {
                 key: Key::Id(*id),
                 what: format!("balancer {name}"),
                 deletable: name.starts_with("balancer_")
-                    && directory
-                        .tags
-                        .ownership(tags.iter().map(String::as_str))
-                        .allows_orphan_deletion(),
+                    && directory.tags.ownership(tags.iter().map(String::as_str)).allows_orphan_deletion(),
             })
             .collect()
     }
@@ -241,11 +232,7 @@ impl PartModel for Toy {
                 continue;
             }
             let id = &member.service.id;
-            let clash = member
-                .service
-                .ports
-                .iter()
-                .find(|port| taken.contains_key(&port.port));
+            let clash = member.service.ports.iter().find(|port| taken.contains_key(&port.port));
             let problem = if let Some(port) = clash {
                 Some(format!("port {} is used by another Service", port.port))
             } else if algorithm(&member.service) == "plaid" {
@@ -273,18 +260,9 @@ impl PartModel for Toy {
         };
         let frozen = membership(|membership| matches!(membership, Membership::Frozen(_)));
         let leaving = membership(|membership| *membership == Membership::Leaving);
-        let joined = || {
-            members
-                .iter()
-                .filter(|member| member.membership == Membership::Active)
-        };
-        let nodes: Option<BTreeSet<String>> = (!cluster.nodes.keeps_members()).then(|| {
-            cluster
-                .nodes
-                .eligible()
-                .map(|node| node.view.name.clone())
-                .collect()
-        });
+        let joined = || members.iter().filter(|member| member.membership == Membership::Active);
+        let nodes: Option<BTreeSet<String>> = (!cluster.nodes.keeps_members())
+            .then(|| cluster.nodes.eligible().map(|node| node.view.name.clone()).collect());
         if *key == Key::Firewall {
             let mut rules = Firewall::new();
             for member in joined() {
@@ -322,9 +300,7 @@ impl PartModel for Toy {
             tags: cluster.ownership_tag.clone(),
             name: owner.map(|owner| balancer_name(&owner.service.id)),
             flavor: owner.map(|owner| owner.service.annotation(FLAVOR).unwrap_or("pine").to_owned()),
-            joined: joined()
-                .map(|member| (tag(&member.service.id), member.service.id.clone()))
-                .collect(),
+            joined: joined().map(|member| (tag(&member.service.id), member.service.id.clone())).collect(),
             following: members
                 .iter()
                 .filter(|member| member.follows_nodes())
@@ -339,9 +315,7 @@ impl PartModel for Toy {
     }
 
     fn missing(&self, key: &Key, members: &[Member<Self>], observed: &Observed) -> Option<String> {
-        let knew = members
-            .iter()
-            .find_map(|member| member.service.annotation(WAS)?.parse::<u64>().ok())?;
+        let knew = members.iter().find_map(|member| member.service.annotation(WAS)?.parse::<u64>().ok())?;
         match (key, observed) {
             (Key::Id(id), Observed::Balancer(balancers)) if balancers.is_empty() && *id == knew => {
                 Some(format!("balancer #{id}"))
@@ -416,9 +390,7 @@ impl PartModel for Toy {
                 effects.annotations.insert(WAS.to_owned(), id);
                 if self.has(Flaw::ChangesEffects) {
                     let counter = COUNTER.fetch_add(1, Ordering::Relaxed).to_string();
-                    effects
-                        .annotations
-                        .insert("toy/counter".to_owned(), Some(counter));
+                    effects.annotations.insert("toy/counter".to_owned(), Some(counter));
                 }
                 Some(output)
             }

@@ -63,13 +63,9 @@ impl Lawful for Toy {
             names: vec!["toys"],
             ports: [80, 81, 82].map(|port| (Protocol::Tcp, port)).to_vec(),
             settings: vec![
-                ["red", "plaid"]
-                    .map(|algorithm| Setting::annotation(ALGORITHM, algorithm))
-                    .to_vec(),
+                ["red", "plaid"].map(|algorithm| Setting::annotation(ALGORITHM, algorithm)).to_vec(),
                 vec![Setting::annotation(FLAVOR, "oak")],
-                ["7", "10"]
-                    .map(|balancer| Setting::annotation(BALANCER, balancer))
-                    .to_vec(),
+                ["7", "10"].map(|balancer| Setting::annotation(BALANCER, balancer)).to_vec(),
             ],
             provider_id: |index| format!("toy:///{index}"),
         }
@@ -85,10 +81,8 @@ impl Lawful for Toy {
         }
         fn edit_listener(name: &'static str, edit: fn(&mut Listener, usize)) -> Edit<Truth> {
             Edit::new(name, move |truth: &mut Truth, number| {
-                let listeners = truth
-                    .balancers
-                    .iter_mut()
-                    .flat_map(|balancer| balancer.listeners.values_mut());
+                let listeners =
+                    truth.balancers.iter_mut().flat_map(|balancer| balancer.listeners.values_mut());
                 let listeners = listeners.filter(|found| found.owner.starts_with("svc:"));
                 if let Some(found) = pick(listeners, number) {
                     edit(found, number);
@@ -102,9 +96,7 @@ impl Lawful for Toy {
                 found.owner = tag(&id(number % SERVICES));
             }),
             edit_balancer("remove listeners", |balancer, _| {
-                balancer
-                    .listeners
-                    .retain(|_, found| !found.owner.starts_with("svc:"));
+                balancer.listeners.retain(|_, found| !found.owner.starts_with("svc:"));
             }),
             edit_balancer("put listener on balancer", |balancer, _| {
                 drop(balancer.listeners.insert(80, foreign_listener()));
@@ -133,11 +125,7 @@ impl Lawful for Toy {
                 remove(&mut truth.balancers, number, Balancer::is_created_by_a_cluster);
             }),
             Edit::new("delete rule", |truth: &mut Truth, number| {
-                let key = truth
-                    .firewall
-                    .keys()
-                    .nth(number % truth.firewall.len().max(1))
-                    .cloned();
+                let key = truth.firewall.keys().nth(number % truth.firewall.len().max(1)).cloned();
                 drop(key.and_then(|key| truth.firewall.remove(&key)));
             }),
             Edit::new("rule", |truth: &mut Truth, number| {
@@ -152,10 +140,7 @@ impl Lawful for Toy {
     fn view(&self, truth: &Truth, key: &Key, _: &[Member<Self>], cluster: &ClusterView) -> Observed {
         let seen = |balancer: &Balancer| {
             let mut balancer = balancer.clone();
-            if matches!(
-                ownership(&cluster.ownership_tag, &balancer),
-                Ownership::Foreign(_)
-            ) {
+            if matches!(ownership(&cluster.ownership_tag, &balancer), Ownership::Foreign(_)) {
                 balancer.tags.insert(FOREIGN.to_owned());
             }
             balancer
@@ -164,18 +149,12 @@ impl Lawful for Toy {
         match key {
             Key::Firewall => Observed::Firewall(truth.firewall.clone()),
             Key::Id(id) => Observed::Balancer(
-                balancers
-                    .filter(|balancer| known(&balancer.id) == *id)
-                    .map(seen)
-                    .collect(),
+                balancers.filter(|balancer| known(&balancer.id) == *id).map(seen).collect(),
             ),
             Key::New(_) if self.has(Flaw::TagsLater) => Observed::Balancer(Vec::new()),
-            Key::New(name) => Observed::Balancer(
-                balancers
-                    .filter(|balancer| balancer.name == *name)
-                    .map(seen)
-                    .collect(),
-            ),
+            Key::New(name) => {
+                Observed::Balancer(balancers.filter(|balancer| balancer.name == *name).map(seen).collect())
+            }
         }
     }
 
@@ -260,20 +239,12 @@ impl Lawful for Toy {
             }
             let mut ids = (0..SERVICES).map(id);
             let own = ids.find(|id| balancer_name(id) == *name && balancer.tags.contains(&tag(id)));
-            let owner = own
-                .filter(|_| !is_foreign_cluster)
-                .map(|id| Owner::service(tag(&id)));
-            picture.push(Line::exact(
-                format!("{name} {}", balancer.flavor),
-                &owner.unwrap_or(cluster),
-            ));
+            let owner = own.filter(|_| !is_foreign_cluster).map(|id| Owner::service(tag(&id)));
+            picture.push(Line::exact(format!("{name} {}", balancer.flavor), &owner.unwrap_or(cluster)));
         }
         // An address differs from run to run; whether it is that of a balancer of the Service does not.
         picture.extend(truth.firewall.iter().map(|((node, tag), address)| {
-            let mut balancers = truth
-                .balancers
-                .iter()
-                .filter(|balancer| balancer.tags.contains(tag));
+            let mut balancers = truth.balancers.iter().filter(|balancer| balancer.tags.contains(tag));
             let right = balancers.any(|balancer| balancer.address == *address);
             Line::exact(format!("{node} {tag} {right}"), &owner_of(tag, false))
         }));

@@ -41,8 +41,7 @@ pub fn balancer(toy: &Toy, desired: &Desired, balancer: Option<&Balancer>) -> Pl
         match name {
             None => {
                 for service in joined.values() {
-                    plan.blocked
-                        .push(blocked(Some(service), "balancer", "absent", "present"));
+                    plan.blocked.push(blocked(Some(service), "balancer", "absent", "present"));
                 }
             }
             Some(name) => plan.steps.push(create(toy, desired, name)),
@@ -53,16 +52,12 @@ pub fn balancer(toy: &Toy, desired: &Desired, balancer: Option<&Balancer>) -> Pl
     let ours = ownership(tags, balancer);
     if balancer.is_created_by_a_cluster() && !ours.allows_changes() {
         for service in joined.values() {
-            plan.blocked
-                .push(blocked(Some(service), "balancer", "another cluster's", "ours"));
+            plan.blocked.push(blocked(Some(service), "balancer", "another cluster's", "ours"));
         }
         return plan;
     }
     let stays = |tag: &&String| joined.contains_key(*tag) || frozen.contains(*tag);
-    let others = balancer
-        .service_tags()
-        .filter(|tag| !stays(tag) && !leaving.contains(*tag))
-        .count();
+    let others = balancer.service_tags().filter(|tag| !stays(tag) && !leaving.contains(*tag)).count();
     if joined.is_empty() && !balancer.service_tags().any(|tag| stays(&tag)) {
         let swept = leaving.is_empty() && frozen.is_empty() && ours == Ownership::Ours;
         let left = !leaving.is_empty() && frozen.is_empty() && others == 0;
@@ -78,23 +73,15 @@ pub fn balancer(toy: &Toy, desired: &Desired, balancer: Option<&Balancer>) -> Pl
             plan.steps.push(step(Action::DeleteBalancer, None));
             return plan;
         }
-        plan.blocked
-            .push(blocked(None, "flavor", &balancer.flavor, flavor));
+        plan.blocked.push(blocked(None, "flavor", &balancer.flavor, flavor));
     }
-    let missing: BTreeSet<_> = joined
-        .keys()
-        .filter(|tag| !balancer.tags.contains(*tag))
-        .cloned()
-        .collect();
+    let missing: BTreeSet<_> = joined.keys().filter(|tag| !balancer.tags.contains(*tag)).cloned().collect();
     let surplus: BTreeSet<_> = leaving.intersection(&balancer.tags).cloned().collect();
     for (port, have) in &balancer.listeners {
         let theirs = joined.contains_key(&have.owner) || leaving.contains(&have.owner);
-        let keeps = listeners
-            .get(port)
-            .is_some_and(|want| have.owner == crate::toy::tag(&want.service));
+        let keeps = listeners.get(port).is_some_and(|want| have.owner == crate::toy::tag(&want.service));
         if theirs && !keeps {
-            plan.steps
-                .push(step(Action::DeleteListener(*port), joined.get(&have.owner)));
+            plan.steps.push(step(Action::DeleteListener(*port), joined.get(&have.owner)));
         } else if following.contains(&have.owner)
             && let Some(nodes) = nodes
             && *nodes != have.nodes
@@ -108,27 +95,19 @@ pub fn balancer(toy: &Toy, desired: &Desired, balancer: Option<&Balancer>) -> Pl
             Some(have) if have.owner == tag => {
                 let updates = have.algorithm != want.algorithm && !toy.has(Flaw::IgnoresAlgorithm);
                 if updates || toy.has(Flaw::UpdatesAlways) {
-                    plan.steps.push(step(
-                        Action::UpdateListener(*port, want.algorithm.clone()),
-                        service,
-                    ));
+                    plan.steps.push(step(Action::UpdateListener(*port, want.algorithm.clone()), service));
                 }
                 if have.nodes != want.nodes && nodes.is_some() {
-                    plan.steps
-                        .push(step(Action::Fill(*port, want.nodes.clone()), service));
+                    plan.steps.push(step(Action::Fill(*port, want.nodes.clone()), service));
                 }
             }
             Some(have) if joined.contains_key(&have.owner) || leaving.contains(&have.owner) => {
-                plan.steps
-                    .push(step(Action::CreateListener(*port, listener(want, &tag)), service));
+                plan.steps.push(step(Action::CreateListener(*port, listener(want, &tag)), service));
             }
             Some(have) => {
-                plan.blocked
-                    .push(blocked(service, format!("listener {port}"), &have.owner, &tag));
+                plan.blocked.push(blocked(service, format!("listener {port}"), &have.owner, &tag));
             }
-            None => plan
-                .steps
-                .push(step(Action::CreateListener(*port, listener(want, &tag)), service)),
+            None => plan.steps.push(step(Action::CreateListener(*port, listener(want, &tag)), service)),
         }
     }
     let due = !plan.steps.is_empty() || !missing.is_empty() || !surplus.is_empty();
@@ -139,12 +118,10 @@ pub fn balancer(toy: &Toy, desired: &Desired, balancer: Option<&Balancer>) -> Pl
     // Ownership tags are added first and removed last: after a kill in between, they identify the remaining objects.
     let add: BTreeSet<_> = missing.into_iter().chain(tag_text).collect();
     if !add.is_empty() {
-        plan.steps
-            .insert(0, step(Action::Retag(add, BTreeSet::new()), None));
+        plan.steps.insert(0, step(Action::Retag(add, BTreeSet::new()), None));
     }
     if !surplus.is_empty() {
-        plan.steps
-            .push(step(Action::Retag(BTreeSet::new(), surplus), None));
+        plan.steps.push(step(Action::Retag(BTreeSet::new(), surplus), None));
     }
     plan
 }
@@ -195,10 +172,7 @@ pub fn firewall(
     for ((node, tag), address) in have {
         let theirs = services.contains_key(tag) || leaving.contains(tag);
         if theirs && !keeps(tag) && rules.get(&(node.clone(), tag.clone())) != Some(address) {
-            plan.steps.push(step(
-                Action::DeleteRule(node.clone(), tag.clone()),
-                services.get(tag),
-            ));
+            plan.steps.push(step(Action::DeleteRule(node.clone(), tag.clone()), services.get(tag)));
         }
     }
     for ((node, tag), address) in rules {

@@ -42,16 +42,11 @@ impl Change for ToyChange {
             Action::CreateBalancer(new) => (
                 "balancer_create",
                 Effect::Create,
-                format!(
-                    "create balancer {balancer} with {} listeners",
-                    new.listeners.len()
-                ),
+                format!("create balancer {balancer} with {} listeners", new.listeners.len()),
             ),
-            Action::DeleteBalancer => (
-                "balancer_delete",
-                Effect::Delete,
-                format!("delete balancer {balancer}"),
-            ),
+            Action::DeleteBalancer => {
+                ("balancer_delete", Effect::Delete, format!("delete balancer {balancer}"))
+            }
             Action::CreateListener(port, _) => (
                 "listener_create",
                 Effect::Create,
@@ -77,16 +72,12 @@ impl Change for ToyChange {
                 Effect::Change,
                 format!("tag balancer {balancer} with {add:?} and not with {remove:?}"),
             ),
-            Action::CreateRule(node, tag, _) => (
-                "rule_create",
-                Effect::Create,
-                format!("create rule {tag} for {node}"),
-            ),
-            Action::DeleteRule(node, tag) => (
-                "rule_delete",
-                Effect::Delete,
-                format!("delete rule {tag} from {node}"),
-            ),
+            Action::CreateRule(node, tag, _) => {
+                ("rule_create", Effect::Create, format!("create rule {tag} for {node}"))
+            }
+            Action::DeleteRule(node, tag) => {
+                ("rule_delete", Effect::Delete, format!("delete rule {tag} from {node}"))
+            }
         };
         let creates = matches!(self.action, Action::CreateBalancer(_));
         StepDescription {

@@ -78,11 +78,7 @@ async fn only_differences_are_changed() {
     let create_2 = "create route 10.120.1.0/24 via 10.0.0.2 (node node-2)";
     for (case, table, expected) in [
         ("none", &[][..], &[create_1, create_2][..]),
-        (
-            "all present",
-            &[("10.120.0.0/24", "10.0.0.1"), ("10.120.1.0/24", "10.0.0.2")],
-            &[],
-        ),
+        ("all present", &[("10.120.0.0/24", "10.0.0.1"), ("10.120.1.0/24", "10.0.0.2")], &[]),
         ("one missing", &[("10.120.1.0/24", "10.0.0.2")], &[create_1]),
         (
             "a wrong next hop",
@@ -135,12 +131,7 @@ async fn both_families_have_routes() {
         node(2, &["10.120.1.0/24", "a000:200::/24"], &["fd00::2", "10.0.0.2"]),
     ];
     assert_eq!(
-        sentences(
-            &nodes,
-            DUAL,
-            &[("a000:100::/24", "fd00::1"), ("a000:300::/24", "fd00::9")]
-        )
-        .await,
+        sentences(&nodes, DUAL, &[("a000:100::/24", "fd00::1"), ("a000:300::/24", "fd00::9")]).await,
         [
             "delete route a000:300::/24 via fd00::9",
             "create route 10.120.0.0/24 via 10.0.0.1 (node node-1)",
@@ -180,11 +171,7 @@ async fn routes_of_nodes_with_an_unknown_next_hop_are_left_unchanged() {
     table.insert(net("10.120.1.0/24"), "10.0.0.2");
     let (desired, plan) = planned(&nodes, SINGLE, &table).await;
     assert!(plan.changes.is_empty());
-    let decisions: Vec<_> = desired
-        .pod_cidrs
-        .iter()
-        .map(|pod_cidr| &pod_cidr.decision)
-        .collect();
+    let decisions: Vec<_> = desired.pod_cidrs.iter().map(|pod_cidr| &pod_cidr.decision).collect();
     assert!(
         matches!(
             decisions.as_slice(),
@@ -291,10 +278,7 @@ async fn an_unfinished_route_is_finished() {
     table.insert(net("10.120.0.0/24"), "10.0.0.1");
     table.set_unfinished(net("10.120.0.0/24"));
     let (_, plan) = planned(&two()[..1], SINGLE, &table).await;
-    assert_eq!(
-        plan.changes.sentences(),
-        ["finish route 10.120.0.0/24 via 10.0.0.1 (node node-1)"]
-    );
+    assert_eq!(plan.changes.sentences(), ["finish route 10.120.0.0/24 via 10.0.0.1 (node node-1)"]);
     assert_eq!(plan.complete, [false]);
 }
 
@@ -304,15 +288,9 @@ async fn a_failed_read_plans_no_change() {
     routes.fail_all(Some(Error::new(ErrorKind::Unavailable, "down")));
     let cloud = ccm_core::testkit::FakeCloud::default();
     let cidrs = ClusterCidrs::parse(SINGLE).unwrap();
-    assert!(
-        ccm_core::routes::preview(&cloud, &routes, two(), &cidrs, Priority::User)
-            .await
-            .is_err()
-    );
+    assert!(ccm_core::routes::preview(&cloud, &routes, two(), &cidrs, Priority::User).await.is_err());
     routes.fail_all(None);
-    let (_, plan) = ccm_core::routes::preview(&cloud, &routes, two(), &cidrs, Priority::User)
-        .await
-        .unwrap();
+    let (_, plan) = ccm_core::routes::preview(&cloud, &routes, two(), &cidrs, Priority::User).await.unwrap();
     assert_eq!(plan.changes.len(), 2);
     let distinct: HashSet<_> = plan.changes.sentences().into_iter().collect();
     assert_eq!(distinct.len(), 2);

@@ -248,8 +248,7 @@ async fn a_change_of_services_is_not_background_work() {
     use ccm_core::client::{Operation as _, rest::RestApi as _};
     let (sim, mut controller) = start().await;
     let gate = controller.api.gate().clone();
-    gate.bucket(Op::FirewallList.bucket())
-        .observe_remaining(400, 5000, None);
+    gate.bucket(Op::FirewallList.bucket()).observe_remaining(400, 5000, None);
     let refused = controller.step(&[], false).await;
     assert!(refused.earliest < refused.at);
     assert_eq!((controller.failures, sim.documents("firewalls").len()), (1, 0));

@@ -235,8 +235,7 @@ impl<'a> Reader<'a> {
         if name.len() > 255 || name.ends_with('-') || !is_name(&name) {
             let text =
                 "at most 255 letters, digits, dots and dashes, the first a letter or digit, the last no dash";
-            self.reader
-                .refuse(a::NAME, format_args!("{name:?} is not a valid name: {text}"));
+            self.reader.refuse(a::NAME, format_args!("{name:?} is not a valid name: {text}"));
         }
         name
     }
@@ -259,8 +258,7 @@ impl<'a> Reader<'a> {
     }
 
     fn refuse_port(&mut self, port: u16, problem: &str) {
-        self.reader
-            .refuse_spec("ports", format_args!("port {port} {problem}"));
+        self.reader.refuse_spec("ports", format_args!("port {port} {problem}"));
     }
 
     /// The ports that a load balancer supports.
@@ -309,8 +307,7 @@ impl<'a> Reader<'a> {
         if !twice.is_empty() {
             let ports: Vec<_> = twice.iter().map(ToString::to_string).collect();
             let text = "are in more than one of http-ports, tls-ports and http2-ports";
-            self.reader
-                .refuse(a::TLS_PORTS, format_args!("ports {} {text}", ports.join(", ")));
+            self.reader.refuse(a::TLS_PORTS, format_args!("ports {} {text}", ports.join(", ")));
         }
         let passthrough = self.reader.lenient_flag(a::TLS_PASSTHROUGH, false);
         if (certificate.is_some() || passthrough) && tls.is_empty() && !http2.contains(&443) {
@@ -424,8 +421,7 @@ impl<'a> Reader<'a> {
         }
         if text.is_none_or(|text| text == "false") {
             let of_override = [a::HEALTH_PORT, a::HEALTH_PATH, a::HEALTH_PROTOCOL];
-            self.reader
-                .warn_each(&of_override, "has no effect without override-health-check");
+            self.reader.warn_each(&of_override, "has no effect without override-health-check");
             check["protocol"] = json!("http");
             check["port"] = json!(self.service.health_check_port().unwrap_or(KUBE_PROXY_HEALTH));
             check["path"] = json!(HEALTH_PATH);
@@ -556,10 +552,7 @@ pub(crate) fn backends(
 
 /// Why a load balancer with these backends cannot be created. The flag is set if the reason needs a separate Event.
 pub(crate) fn uncreatable(spec: &Spec, backends: &Backends) -> Option<(String, bool)> {
-    let (is_network, is_dual) = (
-        spec.kind == LbType::RegionalNetwork,
-        spec.stack == Some("DUALSTACK"),
-    );
+    let (is_network, is_dual) = (spec.kind == LbType::RegionalNetwork, spec.stack == Some("DUALSTACK"));
     if spec.internal && is_dual {
         return Some((format!("{}: {ONLY_IPV4}", a::NETWORK_STACK), true));
     }

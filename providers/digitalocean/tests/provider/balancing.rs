@@ -247,20 +247,13 @@ async fn a_rename_while_the_create_is_sent_waits_for_its_reply() {
     let mut stage = Stage::new(&[]).await;
     stage.add("web", "name=first");
     let time = Duration::from_secs(1);
-    stage
-        .sim
-        .add_fault(Fault::on("loadBalancers_create", Action::Delay { time }));
+    stage.sim.add_fault(Fault::on("loadBalancers_create", Action::Delay { time }));
     let (first, part) = (stage.request(), stage.discover().await.unwrap().parts[0].clone());
     stage.set("name=second");
     let (second, renamed) = (stage.request(), stage.discover().await.unwrap().parts[0].clone());
     let balancers = stage.load_balancers().unwrap();
     let rename = async {
-        while !stage
-            .sim
-            .calls()
-            .iter()
-            .any(|call| call.op == "loadBalancers_create")
-        {
+        while !stage.sim.calls().iter().any(|call| call.op == "loadBalancers_create") {
             tokio::task::yield_now().await;
         }
         balancers.run(&renamed, &second).await
@@ -287,10 +280,7 @@ async fn a_new_name_renames_and_the_id_keeps_the_link() {
         stage.set("name=second");
         stage.settle().await.unwrap();
         let balancer = stage.balancer();
-        assert_eq!(
-            (&balancer["id"], &balancer["name"]),
-            (&json!(id), &json!("second"))
-        );
+        assert_eq!((&balancer["id"], &balancer["name"]), (&json!(id), &json!("second")));
         annotate(stage.web(), ID, None);
         stage.settle().await.unwrap();
         assert_eq!(stage.web().annotation(ID), Some(&*id), "found by its name");
@@ -320,10 +310,7 @@ async fn a_load_balancer_that_is_being_built_is_renamed_or_deleted_with_its_serv
             assert!(stage.services.is_empty() && stage.balancers().is_empty());
         } else {
             let balancer = stage.balancer();
-            assert_eq!(
-                (&balancer["id"], &balancer["name"]),
-                (&json!(id), &json!("second"))
-            );
+            assert_eq!((&balancer["id"], &balancer["name"]), (&json!(id), &json!("second")));
         }
     }
 }
@@ -425,9 +412,7 @@ async fn the_owner_of_a_load_balancer_can_be_renamed_out_of_a_collision() {
             stage.web().ingress.clear();
         }
         stage.add("copy", "name=first");
-        stage
-            .settle_with_complaints(&["belongs to Service shop/web"])
-            .await;
+        stage.settle_with_complaints(&["belongs to Service shop/web"]).await;
         stage.set("name=second");
         stage.settle_well().await;
         assert_eq!(stage.web().annotation(ID), Some(&*id));

@@ -96,9 +96,7 @@ pub(crate) fn create_balancer(sim: &DigitalOcean, name: &str) -> String {
 
 /// An answer with this body and these headers.
 pub(crate) fn answer(code: u16, body: Option<String>, headers: &[(&str, &str)]) -> Action {
-    let headers = headers
-        .iter()
-        .map(|(name, value)| (name.to_string(), value.to_string()));
+    let headers = headers.iter().map(|(name, value)| (name.to_string(), value.to_string()));
     let headers = headers.collect();
     Action::Status { code, body, headers }
 }
@@ -205,9 +203,7 @@ impl Stage {
 
     /// Changes fields of the only load balancer, as others would.
     pub(crate) fn edit(&self, change: Value) {
-        self.sim
-            .change("load_balancers", &self.id(), fields(change))
-            .unwrap();
+        self.sim.change("load_balancers", &self.id(), fields(change)).unwrap();
     }
 
     /// The operations since the calls were cleared.
@@ -222,8 +218,7 @@ impl Stage {
     }
 
     pub(crate) fn create_certificate(&self, name: &str, kind: &str) -> String {
-        self.sim
-            .create("certificates", fields(json!({"name": name, "type": kind})))
+        self.sim.create("certificates", fields(json!({"name": name, "type": kind})))
     }
 
     /// Reconciles, and asserts that no Service has a problem. Returns the operations that wrote since the calls were cleared.

@@ -73,10 +73,7 @@ impl CloudCheck<'_> {
     async fn networks_of_nodes(&mut self) {
         let networking = &self.settings.instances.networking;
         let public = networking.public.iter().map(|name| ("public-network-name", name));
-        let internal = networking
-            .internal
-            .iter()
-            .map(|name| ("internal-network-name", name));
+        let internal = networking.internal.iter().map(|name| ("internal-network-name", name));
         // Collected, since an iterator cannot be used across `await`.
         let named: Vec<_> = public.chain(internal).collect();
         for (key, name) in named {
@@ -152,9 +149,7 @@ impl CloudCheck<'_> {
         let all = in_time(self.reads.discovery.external_networks(Priority::User)).await;
         let choices = all.map(|all| {
             let all = all.iter().take(CHOICES);
-            let named: Vec<_> = all
-                .map(|network| format!("{} ({})", network.id, network.name))
-                .collect();
+            let named: Vec<_> = all.map(|network| format!("{} ({})", network.id, network.name)).collect();
             named.join(", ")
         });
         let fix = match choices {
@@ -216,11 +211,7 @@ impl CloudCheck<'_> {
         let discovery = &self.reads.discovery;
         match in_time(discovery.subnets_of(external, Priority::User)).await {
             Ok(subnets) if !subnets.iter().any(|subnet| filter.takes(subnet)) => {
-                let names: Vec<_> = subnets
-                    .iter()
-                    .take(CHOICES)
-                    .map(|subnet| subnet.name.as_str())
-                    .collect();
+                let names: Vec<_> = subnets.iter().take(CHOICES).map(|subnet| subnet.name.as_str()).collect();
                 let message = format!("no subnet of the external network {external} fits");
                 let fix = format!("correct pattern or tags; visible subnets: {}", names.join(", "));
                 self.seen.add_finding(Severity::Error, key, message, fix);
@@ -270,8 +261,7 @@ impl CloudCheck<'_> {
     }
 
     async fn network_document(&self, id: &str) -> Result<Option<Value>> {
-        self.read(Op::NetworkGet, Service::Network, &["networks", id])
-            .await
+        self.read(Op::NetworkGet, Service::Network, &["networks", id]).await
     }
 
     /// The network of a subnet; `None` if no subnet with this ID is visible.
@@ -295,12 +285,9 @@ impl CloudCheck<'_> {
             }
             let key = ("LoadBalancer", name);
             if !can.has(feature) {
-                let message = format!(
-                    "ignored: this Octavia, or its provider {}, does not have it",
-                    conf.lb_provider
-                );
-                self.seen
-                    .add_finding(Severity::Warning, key, message, "leave it out");
+                let message =
+                    format!("ignored: this Octavia, or its provider {}, does not have it", conf.lb_provider);
+                self.seen.add_finding(Severity::Warning, key, message, "leave it out");
                 continue;
             }
             let (op, path, one) = if feature == Feature::Flavors {
@@ -312,23 +299,16 @@ impl CloudCheck<'_> {
             let found = self.read::<Value>(op, Service::LoadBalancer, &path).await;
             let list = one.replace('_', "");
             let fix = format!("write one that `openstack loadbalancer {list} list` shows as enabled");
-            let offer = self
-                .seen
-                .require(key, found, format!("Octavia has no {value:?}"), &*fix);
+            let offer = self.seen.require(key, found, format!("Octavia has no {value:?}"), &*fix);
             if offer.is_some_and(|offer| offer[one]["enabled"] == false) {
-                self.seen.add_finding(
-                    Severity::Error,
-                    key,
-                    format!("{value:?} is disabled in Octavia"),
-                    fix,
-                );
+                self.seen
+                    .add_finding(Severity::Error, key, format!("{value:?} is disabled in Octavia"), fix);
             }
         }
         if let Err(error) = self.certificate().await {
             let key = ("LoadBalancer", "default-tls-container-ref");
             let fix = "write the reference of a container or secret of Barbican";
-            self.seen
-                .add_finding(Severity::of(error.kind()), key, error.report(), fix);
+            self.seen.add_finding(Severity::of(error.kind()), key, error.report(), fix);
         }
     }
 
@@ -336,16 +316,11 @@ impl CloudCheck<'_> {
         let spec = &self.settings.load_balancing.conf.lb_provider;
         let key = ("LoadBalancer", "lb-provider");
         let path = ["lbaas", "providers"];
-        let found = self
-            .read::<Value>(Op::LoadBalancerProviders, Service::LoadBalancer, &path)
-            .await;
+        let found = self.read::<Value>(Op::LoadBalancerProviders, Service::LoadBalancer, &path).await;
         match found {
             Ok(Some(document)) => {
                 let all = document["providers"].as_array();
-                let names = all
-                    .into_iter()
-                    .flatten()
-                    .filter_map(|known| known["name"].as_str());
+                let names = all.into_iter().flatten().filter_map(|known| known["name"].as_str());
                 let names: Vec<_> = names.collect();
                 if !names.contains(&spec.as_str()) {
                     let message = format!("this Octavia has no provider {spec:?}");

@@ -60,10 +60,7 @@ impl CloudCheck<'_> {
                 return;
             }
             Err(error) => {
-                self.seen
-                    .report
-                    .findings
-                    .push(Finding::of_error("quotas", &error));
+                self.seen.report.findings.push(Finding::of_error("quotas", &error));
                 return;
             }
         };
@@ -77,9 +74,7 @@ impl CloudCheck<'_> {
         }
         if load_balancing {
             let path = ["lbaas", "quotas", project.as_str()];
-            let limits = self
-                .read(Op::LoadBalancerQuotaGet, Service::LoadBalancer, &path)
-                .await;
+            let limits = self.read(Op::LoadBalancerQuotaGet, Service::LoadBalancer, &path).await;
             if let Some(limits) = self.limits("Octavia", limits) {
                 let used = self.load_balancer_use(&project).await;
                 self.report_usage("Octavia", &limits, used);

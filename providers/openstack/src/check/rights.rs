@@ -29,11 +29,7 @@ const FLOATING: Readable = ("floating IPs", Op::FloatingIpList, &["floatingips"]
 const GROUPS: Readable = ("security groups", Op::SecurityGroupList, &["security-groups"]);
 const EXTENSIONS: Readable = ("extensions", Op::ExtensionList, &["extensions"]);
 const LOAD_BALANCING: [Readable; 4] = [
-    (
-        "load balancers",
-        Op::LoadBalancerList,
-        &["lbaas", "loadbalancers"],
-    ),
+    ("load balancers", Op::LoadBalancerList, &["lbaas", "loadbalancers"]),
     ("listeners", Op::ListenerList, &["lbaas", "listeners"]),
     ("pools", Op::PoolList, &["lbaas", "pools"]),
     ("health monitors", Op::MonitorList, &["lbaas", "healthmonitors"]),
@@ -57,9 +53,7 @@ pub(super) fn authentication_failure(keys: ConfigSource<'_>, error: &Error) -> F
         "token",
         "password",
     ];
-    let given = SECRETS
-        .into_iter()
-        .find(|key| keys.locations.is_set(("Global", *key)));
+    let given = SECRETS.into_iter().find(|key| keys.locations.is_set(("Global", *key)));
     let (key, fix) = match error.kind() {
         ErrorKind::Unauthenticated | ErrorKind::PermissionDenied => (
             given.unwrap_or("auth-url"),
@@ -72,8 +66,7 @@ pub(super) fn authentication_failure(keys: ConfigSource<'_>, error: &Error) -> F
         ),
         _ => ("auth-url", "correct the config as the answer says"),
     };
-    keys.finding(Severity::of(error.kind()), ("Global", key), error.report())
-        .fix(fix)
+    keys.finding(Severity::of(error.kind()), ("Global", key), error.report()).fix(fix)
 }
 
 impl CloudCheck<'_> {
@@ -127,9 +120,7 @@ impl CloudCheck<'_> {
     /// Checks Octavia, if load balancers are switched on. Returns its version if it can be read further.
     pub(super) async fn load_balancing(&mut self) -> Option<Version> {
         if !self.settings.load_balancing.conf.enabled {
-            self.seen
-                .report
-                .pass("Octavia", "not needed: load balancers are switched off");
+            self.seen.report.pass("Octavia", "not needed: load balancers are switched off");
             return None;
         }
         if !self.has_service(Service::LoadBalancer).await {
@@ -144,9 +135,7 @@ impl CloudCheck<'_> {
         };
         let all: Vec<_> = LOAD_BALANCING.iter().collect();
         let seen = format!("API version 2.{}; ", version.0);
-        self.read_all(Service::LoadBalancer, &all, &seen)
-            .await
-            .then_some(version)
+        self.read_all(Service::LoadBalancer, &all, &seen).await.then_some(version)
     }
 
     /// Whether the catalog has the service. Reports a missing one.

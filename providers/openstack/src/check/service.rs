@@ -110,9 +110,7 @@ fn event_warnings(
         }
         "LoadBalancerSourceRangesIgnored" => Field::annotation(annotations::SOURCE_RANGES),
         "LoadBalancerAvailabilityZonesIgnored" => Field::annotation(annotations::AVAILABILITY_ZONE),
-        "LoadBalancerTagsIgnored" => tags::requests(service)
-            .next()
-            .map_or(Field::Whole, Field::annotation),
+        "LoadBalancerTagsIgnored" => tags::requests(service).next().map_or(Field::Whole, Field::annotation),
         "LoadBalancerHealthMonitorMissing" => Field::Spec("externalTrafficPolicy"),
         "LoadBalancerSingleStack" => Field::Spec("ipFamilyPolicy"),
         "LoadBalancerFloatingIPSkipped" => Field::Spec("ipFamilies"),

@@ -193,12 +193,8 @@ impl Api {
             interface,
         } = connection;
         let http = rest::http_client(&tls, &gates.proxies, user_agent)?;
-        let keystone = Arc::new(Keystone::new(
-            credentials,
-            http.clone(),
-            gates.logins.clone(),
-            generation.clone(),
-        ));
+        let keystone =
+            Arc::new(Keystone::new(credentials, http.clone(), gates.logins.clone(), generation.clone()));
         let session = session::connect(http, &keystone, interface, region.clone()).await?;
         Ok(Self {
             session,
@@ -222,9 +218,7 @@ impl Api {
     /// The project, the user and the region of the credentials.
     pub(crate) fn scope(&self) -> String {
         let region = self.region.as_deref();
-        let region = region
-            .map(|region| format!(", region {region:?}"))
-            .unwrap_or_default();
+        let region = region.map(|region| format!(", region {region:?}")).unwrap_or_default();
         format!("{}{region}", self.keystone.scope())
     }
 
@@ -303,19 +297,10 @@ impl Api {
 
     async fn endpoint(&self, service: Service) -> Result<Url> {
         let filters = self.session.endpoint_filters();
-        match self
-            .session
-            .client()
-            .get_endpoint(service.catalog_type(), filters)
-            .await
-        {
+        match self.session.client().get_endpoint(service.catalog_type(), filters).await {
             Ok(url) => Ok(url),
             // The session's error is only text, so read the endpoint again for an error with its kind.
-            Err(_) => {
-                self.keystone
-                    .endpoint(service, self.interface, self.region.as_deref())
-                    .await
-            }
+            Err(_) => self.keystone.endpoint(service, self.interface, self.region.as_deref()).await,
         }
     }
 }

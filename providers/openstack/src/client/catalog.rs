@@ -115,10 +115,7 @@ impl Catalog {
         });
         match endpoint {
             Some(endpoint) => versioned(service, &endpoint.url),
-            None => Err(Error::new(
-                ErrorKind::InvalidConfig,
-                self.complaint(service, interface, region),
-            )),
+            None => Err(Error::new(ErrorKind::InvalidConfig, self.complaint(service, interface, region))),
         }
     }
 
@@ -140,12 +137,8 @@ impl Catalog {
                 Some(kinds) => format!("service types in the catalog: {kinds}"),
             }
         } else if let Some(region) = region.filter(|region| !self.of(service).any(|e| e.is_in(region))) {
-            let regions = list(
-                self.of(service)
-                    .flat_map(|e| [&e.region, &e.region_id])
-                    .flatten()
-                    .map(String::as_str),
-            );
+            let regions =
+                list(self.of(service).flat_map(|e| [&e.region, &e.region_id]).flatten().map(String::as_str));
             format!(
                 "region {region:?} is not in the catalog, available regions: {}",
                 regions.unwrap_or_default()
@@ -161,9 +154,7 @@ impl Catalog {
         format!(
             "no suitable endpoint could be found in the service catalog: service {kind}, os-endpoint-type {}{}; {have}",
             interface.as_str(),
-            region
-                .map(|region| format!(", region {region}"))
-                .unwrap_or_default(),
+            region.map(|region| format!(", region {region}")).unwrap_or_default(),
         )
     }
 }
@@ -190,9 +181,7 @@ fn versioned(service: Service, text: &str) -> Result<Url> {
     }
     url.set_query(None);
     url.set_fragment(None);
-    let has_version = url
-        .path_segments()
-        .is_some_and(|mut segments| segments.any(is_version));
+    let has_version = url.path_segments().is_some_and(|mut segments| segments.any(is_version));
     let mut path = url.path().trim_end_matches('/').to_owned();
     path.push('/');
     if !has_version {
@@ -262,18 +251,8 @@ mod tests {
             (Compute, Public, Some("Two-id"), "https://nova.two/v2.1/abc/"),
             (Compute, Internal, Some("One"), "http://nova.internal/v2.1/"),
             (Network, Public, Some("One"), "http://neutron:9696/v2.0/"),
-            (
-                Service::LoadBalancer,
-                Public,
-                Some("One"),
-                "http://octavia:9876/v2.0/",
-            ),
-            (
-                Service::LoadBalancer,
-                Public,
-                Some("Two"),
-                "http://cloud/load-balancer/v2.0/",
-            ),
+            (Service::LoadBalancer, Public, Some("One"), "http://octavia:9876/v2.0/"),
+            (Service::LoadBalancer, Public, Some("Two"), "http://cloud/load-balancer/v2.0/"),
             (Service::KeyManager, Public, None, "http://cloud/key-manager/v1/"),
         ] {
             assert_eq!(
@@ -288,10 +267,7 @@ mod tests {
     fn an_error_lists_the_alternatives() {
         use Service::{Compute, Network};
         let wrong = |service, interface, region| {
-            catalog()
-                .endpoint(service, interface, region)
-                .unwrap_err()
-                .to_string()
+            catalog().endpoint(service, interface, region).unwrap_err().to_string()
         };
         let text = wrong(Compute, Interface::Public, Some("Three"));
         assert!(
@@ -303,21 +279,12 @@ mod tests {
             text.contains("os-endpoint-type admin") && text.contains("endpoint types it has: public"),
             "{text}"
         );
-        let text = Catalog::default()
-            .endpoint(Compute, Interface::Public, None)
-            .unwrap_err()
-            .to_string();
+        let text = Catalog::default().endpoint(Compute, Interface::Public, None).unwrap_err().to_string();
         assert!(text.contains("the catalog is empty"), "{text}");
         let mut no_network = catalog();
         no_network.services.truncate(2);
-        let text = no_network
-            .endpoint(Network, Interface::Public, None)
-            .unwrap_err()
-            .to_string();
-        assert!(
-            text.contains("service types in the catalog: compute, identity"),
-            "{text}"
-        );
+        let text = no_network.endpoint(Network, Interface::Public, None).unwrap_err().to_string();
+        assert!(text.contains("service types in the catalog: compute, identity"), "{text}");
     }
 
     #[test]
@@ -337,12 +304,7 @@ mod tests {
                 json!([{"type": "compute", "endpoints": [{"interface": "public", "region": null, "url": url}]}]),
             )
             .unwrap();
-            assert!(
-                catalog
-                    .endpoint(Service::Compute, Interface::Public, None)
-                    .is_err(),
-                "{url:?}"
-            );
+            assert!(catalog.endpoint(Service::Compute, Interface::Public, None).is_err(), "{url:?}");
         }
     }
 }

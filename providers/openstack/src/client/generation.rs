@@ -32,10 +32,6 @@ impl Generation {
     /// Waits until the count differs from `generation`.
     pub(crate) async fn beyond(&self, generation: u64) {
         // The sender is in `self`, so the channel cannot close.
-        let _ = self
-            .0
-            .subscribe()
-            .wait_for(|current| *current != generation)
-            .await;
+        let _ = self.0.subscribe().wait_for(|current| *current != generation).await;
     }
 }

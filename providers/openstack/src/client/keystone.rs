@@ -60,9 +60,7 @@ pub(crate) struct Token {
 /// Omits the token.
 impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Token")
-            .field("generation", &self.generation)
-            .finish_non_exhaustive()
+        f.debug_struct("Token").field("generation", &self.generation).finish_non_exhaustive()
     }
 }
 
@@ -105,9 +103,7 @@ struct State {
 
 impl fmt::Debug for Keystone {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Keystone")
-            .field("auth_url", &self.auth_url())
-            .finish_non_exhaustive()
+        f.debug_struct("Keystone").field("auth_url", &self.auth_url()).finish_non_exhaustive()
     }
 }
 
@@ -163,10 +159,7 @@ impl Keystone {
             let (keystone, generation) = (Arc::clone(self), token.generation);
             let renewal = async move {
                 if let Err(error) = keystone.renew(generation).await {
-                    warn!(
-                        error = error.report(),
-                        "Could not renew the token early, keeping the old one"
-                    );
+                    warn!(error = error.report(), "Could not renew the token early, keeping the old one");
                 }
             };
             tokio::spawn(renewal.in_current_span());
@@ -239,11 +232,7 @@ impl Keystone {
         let api = self.api().await?;
         let url = below(&api, "auth/tokens");
         let (op, request, given) = match self.credentials.bare_token() {
-            None => (
-                Op::TokenCreate,
-                self.http.post(url).json(&self.credentials.body()),
-                None,
-            ),
+            None => (Op::TokenCreate, self.http.post(url).json(&self.credentials.body()), None),
             Some(token) => {
                 let header = answer::secret_header(token.expose_secret()).ok_or_else(|| {
                     Error::new(
@@ -252,11 +241,7 @@ impl Keystone {
                     )
                 })?;
                 let request = self.http.get(url).header(AUTH_TOKEN, header.clone());
-                (
-                    Op::TokenGet,
-                    request.header(SUBJECT_TOKEN, header.clone()),
-                    Some(header),
-                )
+                (Op::TokenGet, request.header(SUBJECT_TOKEN, header.clone()), Some(header))
             }
         };
         let began = Instant::now();
@@ -293,9 +278,7 @@ impl Keystone {
             // Trusts have no version discovery.
             below(auth_url, "v3/")
         } else {
-            let reply = self
-                .send(Op::VersionList, self.http.get(below(auth_url, "")))
-                .await?;
+            let reply = self.send(Op::VersionList, self.http.get(below(auth_url, ""))).await?;
             if !matches!(reply.status, StatusCode::OK | StatusCode::MULTIPLE_CHOICES) {
                 return Err(self.refused(&reply));
             }
@@ -329,9 +312,7 @@ impl Keystone {
                     body: read_body(response, BODY_MAX).await?,
                 })
             };
-            let reply = reply
-                .await
-                .map_err(|failure: Failure| self.about(failure.into_error(&target)))?;
+            let reply = reply.await.map_err(|failure: Failure| self.about(failure.into_error(&target)))?;
             if reply.status.is_server_error() || reply.status == StatusCode::TOO_MANY_REQUESTS {
                 // Fails here, so that the gate sees a request to slow down.
                 return Err(self.about(error::refused(&target, &reply)));
@@ -359,10 +340,7 @@ impl Keystone {
             // The request comes from the config.
             _ => ErrorKind::InvalidConfig,
         };
-        self.about(Error::new(
-            kind,
-            format!("keystone refused the credentials: {}", fault.message),
-        ))
+        self.about(Error::new(kind, format!("keystone refused the credentials: {}", fault.message)))
     }
 
     /// The error for an answer that cannot be Keystone's.
@@ -382,12 +360,7 @@ impl Keystone {
 
     /// The project and user of the current token and the URL, for errors and Events.
     pub(super) fn scope(&self) -> String {
-        let holder = self
-            .state
-            .lock()
-            .token
-            .as_ref()
-            .map(|token| token.holder.to_string());
+        let holder = self.state.lock().token.as_ref().map(|token| token.holder.to_string());
         let holder = holder.unwrap_or_else(|| "no project".to_owned());
         format!("{holder} as {} of {}", self.credentials.identity, self.auth_url())
     }
@@ -406,9 +379,7 @@ fn early(left: Duration) -> Duration {
     if left < SHORTEST_EARLY {
         return left;
     }
-    let at = left
-        .mul_f64(0.8)
-        .max(left.saturating_sub(Duration::from_secs(600)));
+    let at = left.mul_f64(0.8).max(left.saturating_sub(Duration::from_secs(600)));
     at.mul_f64(rand::rng().random_range(0.95..=1.0))
 }
 

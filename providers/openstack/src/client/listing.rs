@@ -157,17 +157,11 @@ impl Api {
             loop {
                 let fetched = pages.fetched();
                 let size = self.page_sizes.get(T::MANY);
-                match pages
-                    .next(|marker| self.page(path, query, (marker, size), priority))
-                    .await
-                {
+                match pages.next(|marker| self.page(path, query, (marker, size), priority)).await {
                     Ok(Some(page)) => things.extend(page),
                     Ok(None) => return Ok(things),
                     Err(error) if is_too_large(&error) && self.page_sizes.shorten(T::MANY, size) => {
-                        debug!(
-                            things = T::MANY,
-                            size, "A page is too large, requesting shorter ones"
-                        );
+                        debug!(things = T::MANY, size, "A page is too large, requesting shorter ones");
                     }
                     // The object whose ID was the marker was deleted.
                     Err(error)
@@ -175,11 +169,7 @@ impl Api {
                             && fetched > 0
                             && !restarted =>
                     {
-                        debug!(
-                            things = T::MANY,
-                            error = error.report(),
-                            "Listing again from the start"
-                        );
+                        debug!(things = T::MANY, error = error.report(), "Listing again from the start");
                         restarted = true;
                         continue 'walk;
                     }

@@ -5,15 +5,9 @@ use ccm_core::client::{PROMETHEUS_BUCKETS, TimedConfig};
 /// The names, label and buckets of these metrics. The format appends `_total`.
 pub(crate) static REQUEST_METRICS: TimedConfig = TimedConfig {
     label: "request",
-    duration: (
-        "openstack_api_request_duration_seconds",
-        "Latency of an OpenStack API call",
-    ),
+    duration: ("openstack_api_request_duration_seconds", "Latency of an OpenStack API call"),
     total: ("openstack_api_requests", "Total number of OpenStack API calls"),
-    errors: (
-        "openstack_api_request_errors",
-        "Total number of errors for an OpenStack API call",
-    ),
+    errors: ("openstack_api_request_errors", "Total number of errors for an OpenStack API call"),
     buckets: &PROMETHEUS_BUCKETS,
 };
 
@@ -47,14 +41,7 @@ mod tests {
         ] {
             assert!(text.contains(line), "{line} in {text}");
         }
-        assert!(
-            !text.contains("never_seen"),
-            "what was published before is replaced"
-        );
-        assert_eq!(
-            text.matches("# TYPE openstack_api_requests ").count(),
-            1,
-            "{text}"
-        );
+        assert!(!text.contains("never_seen"), "what was published before is replaced");
+        assert_eq!(text.matches("# TYPE openstack_api_requests ").count(), 1, "{text}");
     }
 }

@@ -162,11 +162,7 @@ mod tests {
             let reads = ["_list", "_get"].iter().any(|end| name.ends_with(end));
             assert_eq!(reads, op.effect() == Effect::Read, "{name}");
             if op.bucket() == LOAD_BALANCER {
-                assert_ne!(
-                    op.effect(),
-                    Effect::IdempotentWrite,
-                    "{name}: the second one is refused"
-                );
+                assert_ne!(op.effect(), Effect::IdempotentWrite, "{name}: the second one is refused");
             }
         }
     }

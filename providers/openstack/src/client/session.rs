@@ -80,15 +80,10 @@ impl AuthType for Auth {
         service_type: &str,
         filters: &EndpointFilters,
     ) -> Result<Url, openstack::Error> {
-        let Some(service) = Service::ALL
-            .into_iter()
-            .find(|service| service.catalog_type() == service_type)
+        let Some(service) = Service::ALL.into_iter().find(|service| service.catalog_type() == service_type)
         else {
             let text = format!("service type {service_type:?} is not used");
-            return Err(openstack::Error::new(
-                openstack::ErrorKind::EndpointNotFound,
-                text,
-            ));
+            return Err(openstack::Error::new(openstack::ErrorKind::EndpointNotFound, text));
         };
         let (interface, region) = (Interface::from_sdk(filters), filters.region.as_deref());
         self.keystone

@@ -22,24 +22,14 @@ impl Config {
     pub(crate) fn changes(&self, new: &Self) -> Changes {
         let mut changes = Changes::default();
         let reported = self.given.changed_keys(&new.given);
-        changes
-            .live
-            .extend(reported.iter().map(|key| format!("[Global] {key}")));
+        changes.live.extend(reported.iter().map(|key| format!("[Global] {key}")));
         let (tls, new_tls) = (&self.settings.connection.tls, &new.settings.connection.tls);
         let pem = |identity: &Option<(Vec<u8>, Vec<u8>)>| identity.clone().unzip();
         let ((certificate, key), (new_certificate, new_key)) = (pem(&tls.identity), pem(&new_tls.identity));
         // A key that names another file, or no file anymore, is reported already.
         let rotated = [
-            (
-                "ca-file",
-                ["ca-file", "cafilecontents"],
-                tls.roots != new_tls.roots,
-            ),
-            (
-                "cert-file",
-                ["cert-file", "key-file"],
-                certificate != new_certificate,
-            ),
+            ("ca-file", ["ca-file", "cafilecontents"], tls.roots != new_tls.roots),
+            ("cert-file", ["cert-file", "key-file"], certificate != new_certificate),
             ("key-file", ["cert-file", "key-file"], key != new_key),
         ];
         for (key, related, differs) in rotated {
@@ -116,11 +106,7 @@ mod tests {
                 vec![],
             ),
             ("token = t\nregion = Two", vec![], vec!["[Global] region"]),
-            (
-                "token = t\nregion = One\ntls-insecure = true",
-                vec!["[Global] tls-insecure"],
-                vec![],
-            ),
+            ("token = t\nregion = One\ntls-insecure = true", vec!["[Global] tls-insecure"], vec![]),
             (
                 "token = t\nregion = One\nos-endpoint-type = internal\n[Quota]\nnetwork-burst = 1\n[Route]\nrouter-id = r",
                 vec!["[Quota] network-burst"],

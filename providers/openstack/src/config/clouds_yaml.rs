@@ -99,10 +99,7 @@ pub(super) fn entry(
             names => format!(": {names}"),
         };
         let which = name.map(|name| format!(" {name:?}")).unwrap_or_default();
-        let what = format!(
-            "could not find cloud{which} in {}, which has{names}",
-            path.display()
-        );
+        let what = format!("could not find cloud{which} in {}, which has{names}", path.display());
         return refuse(problems, key, what);
     };
 
@@ -127,14 +124,9 @@ pub(super) fn entry(
 
 /// The directories to search, in order.
 fn directories(env: &Environment) -> Vec<PathBuf> {
-    let home = env
-        .var("HOME")
-        .map(|home| Path::new(home).join(".config/openstack"));
+    let home = env.var("HOME").map(|home| Path::new(home).join(".config/openstack"));
     let own = env.working_directory().map(Path::to_path_buf);
-    own.into_iter()
-        .chain(home)
-        .chain([PathBuf::from("/etc/openstack")])
-        .collect()
+    own.into_iter().chain(home).chain([PathBuf::from("/etc/openstack")]).collect()
 }
 
 /// The first file with this name. The outer `None` is an error.
@@ -157,9 +149,7 @@ fn search(
 
 /// Reads a file; the inner `None` if it does not exist. The outer `None` is an error.
 fn read(path: &Path, files: &mut ConfigFiles, problems: &mut Problems) -> Option<Option<File>> {
-    let text = files
-        .read(path)
-        .and_then(|text| String::from_utf8(text).map_err(io::Error::other));
+    let text = files.read(path).and_then(|text| String::from_utf8(text).map_err(io::Error::other));
     let text = match text {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Some(None),

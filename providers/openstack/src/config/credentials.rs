@@ -151,11 +151,7 @@ fn identity(given: &Given, problems: &mut Problems) -> Option<Identity> {
     }
     if let Some(token) = &given.token {
         if given.has_credential() {
-            return refuse(
-                problems,
-                "token",
-                "both a token and an application credential; give one of them",
-            );
+            return refuse(problems, "token", "both a token and an application credential; give one of them");
         }
         if given.password.is_some() {
             problems.warn(("Global", "password"), "not used: token takes precedence");
@@ -247,23 +243,14 @@ fn trustee(given: &Given, problems: &mut Problems) -> Option<Identity> {
 /// The user. `domain-id` and `domain-name` are the user's domain only where they are not the scope.
 fn user(given: &Given, with_default: bool, problems: &mut Problems) -> Option<User> {
     let domain_keys = ("user-domain-id", "user-domain-name");
-    let own = domain(
-        domain_keys,
-        &given.user_domain_id,
-        &given.user_domain_name,
-        problems,
-    );
+    let own = domain(domain_keys, &given.user_domain_id, &given.user_domain_name, problems);
     match (&given.user_id, &given.username) {
         (Some(_), Some(_)) => refuse(problems, "user-id", "both user-id and username; give one of them"),
         (Some(id), None) => {
             if own?.is_some() {
                 let id = given.user_domain_id.as_ref();
                 let key = id.map_or(domain_keys.1, |_| domain_keys.0);
-                return refuse(
-                    problems,
-                    key,
-                    "a user-id needs no domain; leave it out, or give username",
-                );
+                return refuse(problems, key, "a user-id needs no domain; leave it out, or give username");
             }
             Some(User::Id(id.clone()))
         }
@@ -285,11 +272,9 @@ fn user(given: &Given, with_default: bool, problems: &mut Problems) -> Option<Us
         }
         // The caller reports the missing password.
         (None, None) if given.password.is_none() && given.trustee_password.is_none() => None,
-        (None, None) => refuse(
-            problems,
-            "username",
-            "missing, though a password is given; give username or user-id",
-        ),
+        (None, None) => {
+            refuse(problems, "username", "missing, though a password is given; give username or user-id")
+        }
     }
 }
 
@@ -327,12 +312,7 @@ fn scope(given: &Given, problems: &mut Problems) -> Option<Scope> {
 }
 
 fn default_domain(given: &Given, problems: &mut Problems) -> Option<Option<Domain>> {
-    domain(
-        ("domain-id", "domain-name"),
-        &given.domain_id,
-        &given.domain_name,
-        problems,
-    )
+    domain(("domain-id", "domain-name"), &given.domain_id, &given.domain_name, problems)
 }
 
 /// A domain, from its two keys. The outer `None` is an error.
@@ -344,10 +324,7 @@ fn domain(
 ) -> Option<Option<Domain>> {
     match (id, name) {
         (Some(_), Some(_)) => {
-            problems.error(
-                ("Global", id_key),
-                format!("both {id_key} and {name_key}; give one of them"),
-            );
+            problems.error(("Global", id_key), format!("both {id_key} and {name_key}; give one of them"));
             None
         }
         (Some(id), None) => Some(Some(Domain::Id(id.clone()))),

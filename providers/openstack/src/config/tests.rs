@@ -60,11 +60,7 @@ pub(super) fn errors(text: &str) -> Vec<String> {
     assert_eq!(error.kind(), ErrorKind::InvalidConfig);
     let text = error.to_string();
     text.lines()
-        .map(|line| {
-            line.split_once("cloud.conf:")
-                .map_or(line, |(_, rest)| rest)
-                .to_owned()
-        })
+        .map(|line| line.split_once("cloud.conf:").map_or(line, |(_, rest)| rest).to_owned())
         .collect()
 }
 
@@ -106,10 +102,7 @@ bs-version = v3            # ignored
     let Identity::ApplicationCredential { id, secret } = &settings.connection.credentials.identity else {
         panic!("{:?}", settings.connection.credentials);
     };
-    assert_eq!(
-        *id,
-        ApplicationCredential::Id("21dced0fd20347869b93710d2b98aae0".into())
-    );
+    assert_eq!(*id, ApplicationCredential::Id("21dced0fd20347869b93710d2b98aae0".into()));
     assert_eq!(secret.expose_secret(), r"s3cr#t;with\specials");
     assert_eq!(settings.connection.region.as_deref(), Some("RegionOne"));
     assert_eq!(settings.request_timeout, Duration::from_secs(90));
@@ -233,10 +226,7 @@ fn all_problems_are_reported_at_once_with_their_lines() {
     ];
     assert_eq!(lines.len(), expect.len(), "{lines:#?}");
     for (line, (at, text)) in lines.iter().zip(expect) {
-        assert!(
-            line.starts_with(at) && line.contains(text),
-            "{line} is not {at} {text}"
-        );
+        assert!(line.starts_with(at) && line.contains(text), "{line} is not {at} {text}");
     }
     assert!(!lines.join("\n").contains("hunter2"));
 }
@@ -245,21 +235,9 @@ fn all_problems_are_reported_at_once_with_their_lines() {
 fn ambiguous_and_incomplete_credentials_are_refused() {
     for (keys, at, text) in [
         ("", "1:", "password: no credentials"),
-        (
-            "username = u\ndomain-id = d",
-            "1:",
-            "password: missing, though a user is given",
-        ),
-        (
-            "password = p",
-            "1:",
-            "username: missing, though a password is given",
-        ),
-        (
-            "user-id = u\nusername = v\npassword = p",
-            "3:",
-            "user-id: both user-id and username",
-        ),
+        ("username = u\ndomain-id = d", "1:", "password: missing, though a user is given"),
+        ("password = p", "1:", "username: missing, though a password is given"),
+        ("user-id = u\nusername = v\npassword = p", "3:", "user-id: both user-id and username"),
         (
             "user-id = u\nuser-domain-id = d\npassword = p",
             "4:",
@@ -270,21 +248,13 @@ fn ambiguous_and_incomplete_credentials_are_refused() {
             "4:",
             "both user-domain-id and user-domain-name",
         ),
-        (
-            "username = u\npassword = p\ndomain-id = d",
-            "3:",
-            "username: a name needs its domain",
-        ),
+        ("username = u\npassword = p\ndomain-id = d", "3:", "username: a name needs its domain"),
         (
             "application-credential-id = a\napplication-credential-secret = s\npassword = p",
             "5:",
             "password: both a password and an application credential",
         ),
-        (
-            "application-credential-id = a",
-            "1:",
-            "application-credential-secret: missing",
-        ),
+        ("application-credential-id = a", "1:", "application-credential-secret: missing"),
         (
             "application-credential-name = a\napplication-credential-secret = s",
             "3:",
@@ -295,17 +265,11 @@ fn ambiguous_and_incomplete_credentials_are_refused() {
             "3:",
             "token: both a token and",
         ),
-        (
-            "trust-id = x\ntrustee-id = e",
-            "1:",
-            "trustee-password: a trust needs",
-        ),
+        ("trust-id = x\ntrustee-id = e", "1:", "trustee-password: a trust needs"),
     ] {
         let lines = errors(&global(keys));
         assert!(
-            lines
-                .iter()
-                .any(|line| line.starts_with(at) && line.contains(text)),
+            lines.iter().any(|line| line.starts_with(at) && line.contains(text)),
             "{keys:?}: {lines:#?} lacks {at} {text}"
         );
     }
@@ -314,14 +278,8 @@ fn ambiguous_and_incomplete_credentials_are_refused() {
             "password = p\nuser-domain-id = a\nuser-domain-name = b",
             ["username: missing", "user-domain-id: both"],
         ),
-        (
-            "username = ccm",
-            ["password: missing", "username: a name needs its domain"],
-        ),
-        (
-            "application-credential-name = ac",
-            ["secret: missing", "name: a name needs its user"],
-        ),
+        ("username = ccm", ["password: missing", "username: a name needs its domain"]),
+        ("application-credential-name = ac", ["secret: missing", "name: a name needs its user"]),
         (
             "trust-id = t\nusername = ccm",
             ["trustee-password: a trust", "username: a name needs its domain"],
@@ -332,19 +290,14 @@ fn ambiguous_and_incomplete_credentials_are_refused() {
         assert!(expected.iter().all(is_reported) && lines.len() == 2, "{lines:#?}");
     }
     for (url, text) in [
-        (
-            "http://ks/v2.0",
-            "version 2.0 of the Identity service is not supported",
-        ),
+        ("http://ks/v2.0", "version 2.0 of the Identity service is not supported"),
         ("keystone:5000/v3", "not an http or https URL"),
         ("ks", "not a URL"),
         ("file:///etc/passwd", "not an http or https URL"),
     ] {
         let lines = errors(&format!("[Global]\nauth-url = {url}\ntoken = t\n"));
         assert!(
-            lines
-                .iter()
-                .any(|line| line.starts_with("2:") && line.contains(text)),
+            lines.iter().any(|line| line.starts_with("2:") && line.contains(text)),
             "{url}: {lines:#?}"
         );
     }
@@ -365,28 +318,16 @@ fn suspicious_values_are_warnings() {
         "\"10/8\" is not a CIDR",
         "Router",
     ] {
-        assert!(
-            lines.iter().any(|line| line.contains(text)),
-            "{lines:#?} lacks {text}"
-        );
+        assert!(lines.iter().any(|line| line.contains(text)), "{lines:#?} lacks {text}");
     }
 }
 
 #[test]
 fn a_missing_and_an_unreadable_file_are_distinguished() {
     let none = load(None, &Environment::default()).map(|_| ()).unwrap_err();
-    assert!(
-        none.to_string()
-            .contains("no OpenStack cloud provider config file given"),
-        "{none}"
-    );
-    let missing = load(Some(Path::new("/does/not/exist")), &Environment::default())
-        .map(|_| ())
-        .unwrap_err();
-    assert!(
-        missing.to_string().contains("could not read /does/not/exist"),
-        "{missing}"
-    );
+    assert!(none.to_string().contains("no OpenStack cloud provider config file given"), "{none}");
+    let missing = load(Some(Path::new("/does/not/exist")), &Environment::default()).map(|_| ()).unwrap_err();
+    assert!(missing.to_string().contains("could not read /does/not/exist"), "{missing}");
 }
 
 const CLOUDS: &str = "
@@ -408,10 +349,7 @@ clouds:
 fn clouds_yaml_fills_what_the_file_does_not_give() {
     let files = Files::new(&[
         ("clouds.yaml", CLOUDS),
-        (
-            "secure.yaml",
-            "clouds:\n  two:\n    auth: {password: pw2, project_id: ''}\n",
-        ),
+        ("secure.yaml", "clouds:\n  two:\n    auth: {password: pw2, project_id: ''}\n"),
         (
             "clouds-public.yaml",
             "public-clouds:\n  vendor:\n    auth: {auth_url: 'http://vendor/v3', user_id: not-this}\n    region_name: VendorRegion\n",
@@ -437,11 +375,7 @@ fn clouds_yaml_fills_what_the_file_does_not_give() {
         }
     );
     assert_eq!(password.expose_secret(), "0123");
-    assert_eq!(
-        one.connection.credentials.scope,
-        Scope::ProjectId("0123".into()),
-        "not read as a number"
-    );
+    assert_eq!(one.connection.credentials.scope, Scope::ProjectId("0123".into()), "not read as a number");
     assert_eq!(
         one.connection.credentials.auth_url.as_str(),
         "http://mine/v3",
@@ -454,28 +388,15 @@ fn clouds_yaml_fills_what_the_file_does_not_give() {
     let two = load("two.conf", files.environment()).unwrap().connection;
     assert_eq!(two.credentials.auth_url.as_str(), "http://vendor/v3");
     let body = two.credentials.body();
-    assert_eq!(
-        body["auth"]["identity"]["password"]["user"],
-        json!({"id": "u2", "password": "pw2"})
-    );
+    assert_eq!(body["auth"]["identity"]["password"]["user"], json!({"id": "u2", "password": "pw2"}));
     assert_eq!(body["auth"]["scope"], json!({"project": {"id": "p2"}}));
-    assert_eq!(
-        two.region.as_deref(),
-        Some("VendorRegion"),
-        "an empty value is a missing one"
-    );
+    assert_eq!(two.region.as_deref(), Some("VendorRegion"), "an empty value is a missing one");
     assert_eq!((two.interface, two.tls.roots), (Interface::Internal, None));
 
     let by_variable = load("any.conf", files.environment().with("OS_CLOUD", "one")).unwrap();
-    assert_eq!(
-        by_variable.connection.credentials.auth_url.as_str(),
-        "http://one/v3"
-    );
+    assert_eq!(by_variable.connection.credentials.auth_url.as_str(), "http://one/v3");
     let elsewhere = Environment::default()
-        .with(
-            "OS_CLIENT_CONFIG_FILE",
-            files.path("clouds.yaml").to_string_lossy(),
-        )
+        .with("OS_CLIENT_CONFIG_FILE", files.path("clouds.yaml").to_string_lossy())
         .with("OS_CLOUD", "one");
     assert!(load("any.conf", elsewhere).is_ok());
 }
@@ -520,15 +441,9 @@ fn problems_of_clouds_yaml_are_reported_without_its_secrets() {
             .to_string()
     };
     let text = case(None, "[Global]\nuse-clouds\n");
-    assert!(
-        text.contains("cloud.conf:2:") && text.contains("clouds.yaml not found in"),
-        "{text}"
-    );
+    assert!(text.contains("cloud.conf:2:") && text.contains("clouds.yaml not found in"), "{text}");
     let text = case(Some(CLOUDS), "[Global]\nuse-clouds\n");
-    assert!(
-        text.contains("could not find cloud in") && text.contains("which has: one, two"),
-        "{text}"
-    );
+    assert!(text.contains("could not find cloud in") && text.contains("which has: one, two"), "{text}");
     let text = case(Some(CLOUDS), "[Global]\nuse-clouds\ncloud = three\n");
     assert!(
         text.contains("cloud.conf:3:") && text.contains("could not find cloud \"three\""),
@@ -541,10 +456,7 @@ fn problems_of_clouds_yaml_are_reported_without_its_secrets() {
     }
     for (broken, problems) in [
         ("clouds: [hunter2", &["1:9: not YAML"][..]),
-        (
-            "hunter2",
-            &["1:1: a text instead of a map; write keys with values"],
-        ),
+        ("hunter2", &["1:1: a text instead of a map; write keys with values"]),
         (
             "clouds:\n  a:\n    auth: hunter2\n",
             &["3:11: clouds.a.auth: a text instead of a map; write keys with values"],
@@ -560,9 +472,7 @@ fn problems_of_clouds_yaml_are_reported_without_its_secrets() {
         ),
     ] {
         let text = case(Some(broken), "[Global]\nuse-clouds\n");
-        let lines = text
-            .lines()
-            .map(|line| line.rsplit("clouds.yaml:").next().unwrap());
+        let lines = text.lines().map(|line| line.rsplit("clouds.yaml:").next().unwrap());
         assert_eq!(lines.collect::<Vec<_>>(), problems, "{text}");
         assert!(!text.contains("hunter2"), "{text}");
         assert!(!text.contains("auth-url"), "it may be in the file: {text}");
@@ -575,11 +485,7 @@ fn the_region_in_provider_ids_takes_the_exact_text() {
     for (value, regional) in [("true", true), ("True", false), ("1", false), ("", false)] {
         let env = files.environment().with("OS_CCM_REGIONAL", value);
         assert_eq!(
-            load(Some(&files.path("cloud.conf")), &env)
-                .unwrap()
-                .0
-                .instances
-                .regional,
+            load(Some(&files.path("cloud.conf")), &env).unwrap().0.instances.regional,
             regional,
             "{value:?}"
         );
@@ -604,20 +510,14 @@ fn the_reference_names_every_key_and_marks_secrets() {
 
 #[test]
 fn settings_show_no_secret() {
-    let shown = format!(
-        "{:?}",
-        good(&global("username = u\nuser-domain-id = d\npassword = hunter2"))
-    );
+    let shown = format!("{:?}", good(&global("username = u\nuser-domain-id = d\npassword = hunter2")));
     assert!(!shown.contains("hunter2"), "{shown}");
 }
 
 #[test]
 fn quotas_have_their_keys_defaults_and_limits() {
     let quotas = good(&global("token = t")).quotas;
-    assert_eq!(
-        (quotas.identity, quotas.compute, quotas.network),
-        Default::default()
-    );
+    assert_eq!((quotas.identity, quotas.compute, quotas.network), Default::default());
     let text = global("token = t")
         + "[Quota]\ncompute-requests-per-second = 2.5\nnetwork-burst = 7\nidentity-in-flight = 1\n";
     let quotas = good(&text).quotas;

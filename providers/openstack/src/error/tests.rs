@@ -53,10 +53,7 @@ fn recorded_faults_become_the_right_errors() {
         if let Some(after) = &case.retry_after {
             headers.insert(RETRY_AFTER, after.parse().unwrap());
         }
-        let body = case
-            .body
-            .map_or(case.text_body, |body| body.to_string())
-            .into_bytes();
+        let body = case.body.map_or(case.text_body, |body| body.to_string()).into_bytes();
         let answer = Answer {
             status: StatusCode::from_u16(case.status).unwrap(),
             headers,

@@ -55,12 +55,7 @@ pub(crate) fn node_addresses(
     if !server.access_ipv6.is_empty() && !networking.ipv6_disabled {
         list.add(AddressType::ExternalIP, &server.access_ipv6);
     }
-    if let Some(hostname) = server
-        .metadata
-        .hostname
-        .as_deref()
-        .filter(|hostname| !hostname.is_empty())
-    {
+    if let Some(hostname) = server.metadata.hostname.as_deref().filter(|hostname| !hostname.is_empty()) {
         list.add(AddressType::Hostname, hostname);
     }
 
@@ -68,11 +63,7 @@ pub(crate) fn node_addresses(
     let mut networks: BTreeMap<&str, Vec<(&str, bool)>> = BTreeMap::new();
     for (network, entries) in &server.addresses {
         let known = networks.entry(network).or_default();
-        known.extend(
-            entries
-                .iter()
-                .map(|NovaAddress { addr, floating }| (addr.as_str(), *floating)),
-        );
+        known.extend(entries.iter().map(|NovaAddress { addr, floating }| (addr.as_str(), *floating)));
     }
     for subport in subports {
         let known = networks.entry(subport.network).or_default();
@@ -147,10 +138,7 @@ fn sort(addresses: &mut [NodeAddress], order: &[IpNet]) {
 pub(crate) fn parse_sort_order(text: &str) -> (Vec<IpNet>, Vec<&str>) {
     let mut networks = Vec::new();
     let mut invalid = Vec::new();
-    for item in text
-        .split(|c: char| c == ',' || c.is_whitespace())
-        .filter(|item| !item.is_empty())
-    {
+    for item in text.split(|c: char| c == ',' || c.is_whitespace()).filter(|item| !item.is_empty()) {
         match item.parse::<IpNet>() {
             Ok(network) => networks.push(network.trunc()),
             Err(_) => invalid.push(item),

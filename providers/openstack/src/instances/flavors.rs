@@ -46,10 +46,8 @@ impl Flavors {
                 Ok(label(&name).or_else(|| label(id)))
             }
             (Some(name), None) => Ok(label(&self.id(name, &server.id, priority).await?)),
-            (None, None) => Err(
-                Error::new(ErrorKind::Unavailable, "flavor original_name/id not found")
-                    .with_context("server", &server.id),
-            ),
+            (None, None) => Err(Error::new(ErrorKind::Unavailable, "flavor original_name/id not found")
+                .with_context("server", &server.id)),
         }
     }
 

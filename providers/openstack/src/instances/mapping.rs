@@ -70,10 +70,7 @@ mod tests {
             assert_eq!(zone(zone_name).as_deref(), label, "{zone_name:?}");
         }
         assert_eq!(zone(&"a".repeat(80)), Some("a".repeat(63)));
-        assert_eq!(
-            zone(&format!("{}.{}", "a".repeat(62), "b".repeat(9))),
-            Some("a".repeat(62))
-        );
+        assert_eq!(zone(&format!("{}.{}", "a".repeat(62), "b".repeat(9))), Some("a".repeat(62)));
     }
 
     #[test]

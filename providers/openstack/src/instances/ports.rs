@@ -54,12 +54,7 @@ impl Attached {
                 addresses: port.fixed_ips.iter().map(|ip| ip.ip_address.as_str()).collect(),
             })
             .collect();
-        node_addresses(
-            server,
-            &self.ports.iter().collect::<Vec<_>>(),
-            &subports,
-            networking,
-        )
+        node_addresses(server, &self.ports.iter().collect::<Vec<_>>(), &subports, networking)
     }
 }
 
@@ -105,17 +100,10 @@ impl Ports {
         let ports = list_ports(&self.api, ("device_id", servers), &PORT_FIELDS, priority).await?;
         let mut attached: HashMap<String, Attached> = HashMap::new();
         for port in ports {
-            attached
-                .entry(port.device_id.clone())
-                .or_default()
-                .ports
-                .push(port);
+            attached.entry(port.device_id.clone()).or_default().ports.push(port);
         }
         self.add_subports(&mut attached, priority).await?;
-        Ok(attached
-            .into_iter()
-            .map(|(id, attached)| (id, Arc::new(attached)))
-            .collect())
+        Ok(attached.into_iter().map(|(id, attached)| (id, Arc::new(attached))).collect())
     }
 
     /// Adds the subports. A missing subport, or one whose network is not visible, is left out. A failed read is an
@@ -135,17 +123,10 @@ impl Ports {
         let subports: HashMap<String, Port> =
             subports.into_iter().map(|port| (port.id.clone(), port)).collect();
         let names = self
-            .network_names(
-                subports.values().map(|port| port.network_id.as_str()).collect(),
-                priority,
-            )
+            .network_names(subports.values().map(|port| port.network_id.as_str()).collect(), priority)
             .await?;
         for (server, attached) in attached {
-            for sub in attached
-                .ports
-                .iter()
-                .flat_map(|port| &port.trunk_details.sub_ports)
-            {
+            for sub in attached.ports.iter().flat_map(|port| &port.trunk_details.sub_ports) {
                 let port = subports.get(&sub.port_id);
                 match port.and_then(|port| Some((Arc::clone(names.get(&port.network_id)?), port.clone()))) {
                     Some(subport) => attached.subports.push(subport),
@@ -168,10 +149,8 @@ impl Ports {
         let (mut names, missing) = {
             let kept = self.names.lock();
             let fresh = |id: &str| kept.get(id).filter(|(_, read)| read.elapsed() < NAMES_MAX_AGE);
-            let names: HashMap<String, Arc<str>> = ids
-                .iter()
-                .filter_map(|id| Some(((*id).to_owned(), Arc::clone(&fresh(id)?.0))))
-                .collect();
+            let names: HashMap<String, Arc<str>> =
+                ids.iter().filter_map(|id| Some(((*id).to_owned(), Arc::clone(&fresh(id)?.0)))).collect();
             let missing: Vec<&str> = ids.into_iter().filter(|id| !names.contains_key(*id)).collect();
             (names, missing)
         };

@@ -35,10 +35,7 @@ pub(crate) fn parse(text: &str) -> Result<ProviderId<'_>> {
         // The ID becomes part of a URL's path. Nova's own IDs are UUIDs. Characters that could change the meaning of
         // the path are refused, not escaped.
         Some((region, id))
-            if !id.is_empty()
-                && id
-                    .bytes()
-                    .all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_') =>
+            if !id.is_empty() && id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_') =>
         {
             Ok(ProviderId::Server { region, id })
         }

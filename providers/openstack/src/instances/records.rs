@@ -180,10 +180,7 @@ mod tests {
         let server: Server =
             serde_json::from_str(r#"{"id": "a", "status": "UNKNOWN", "tenant_id": "p", "links": []}"#)
                 .unwrap();
-        assert_eq!(
-            (server.id.as_str(), server.status.as_str(), server.name.as_str()),
-            ("a", "UNKNOWN", "")
-        );
+        assert_eq!((server.id.as_str(), server.status.as_str(), server.name.as_str()), ("a", "UNKNOWN", ""));
     }
 
     #[test]

@@ -162,12 +162,9 @@ impl<C: Clients> Calls<C> {
                 floating.extend(found.map(|found| (found.id.clone(), found)));
             }
         }
-        objects
-            .all
-            .extend(floating.into_values().map(|found| Object::from(&**found)));
+        objects.all.extend(floating.into_values().map(|found| Object::from(&**found)));
         if let [balancer] = balancers.as_slice() {
-            self.children(reads, key, balancer, &mut objects, members, read)
-                .await?;
+            self.children(reads, key, balancer, &mut objects, members, read).await?;
         }
         let services = members.iter().map(|member| &*member.service);
         let present = || observe::tags_of(&objects, |_| true);
@@ -230,9 +227,7 @@ impl<C: Clients> Calls<C> {
         listeners.sort_by_key(|listener| !listener.tags.iter().any(|tag| names::is_service_tag(tag)));
         for listener in listeners {
             let (key, name) = (ListenerKey::of(listener), &balancer.name);
-            objects
-                .all
-                .push(Kind::Listener.below(key, name, &listener.id, &**listener));
+            objects.all.push(Kind::Listener.below(key, name, &listener.id, &**listener));
             // Octavia also shows a listener in pools to which an L7 policy of users redirects. Without a pool, it is empty.
             let default = &listener.default_pool_id;
             let at = pools.iter().position(|(pool, _)| pool.id == *default);
@@ -252,9 +247,7 @@ impl<C: Clients> Calls<C> {
             let monitor = monitor.map(|monitor| Kind::Monitor.below(key, name, &monitor.id, &**monitor));
             objects.all.extend(monitor);
         }
-        let orphaned = pools
-            .into_iter()
-            .map(|(pool, _)| Kind::Pool.object(&pool.id, &pool.id, &**pool));
+        let orphaned = pools.into_iter().map(|(pool, _)| Kind::Pool.object(&pool.id, &pool.id, &**pool));
         objects.all.extend(orphaned);
         Ok(())
     }
@@ -293,10 +286,7 @@ impl<C: Clients> Calls<C> {
         }
         // Another client may have deleted a group that was on no port. Neutron refuses every list with it.
         let listing = reads.security_groups(None, read).await?;
-        let known = members
-            .iter()
-            .filter_map(desired::group_of)
-            .filter_map(Fact::known);
+        let known = members.iter().filter_map(desired::group_of).filter_map(Fact::known);
         let missing = known.filter(|id| listing.by_id(id).is_none());
         Ok(Observed::Ports(ports, missing.cloned().collect()))
     }
@@ -348,14 +338,12 @@ impl<C: Clients> PartCloud<Model> for Calls<C> {
     async fn observe(&self, key: &Key, members: &[PartMember], read: ReadOptions) -> Result<Observed> {
         let (_, reads) = self.cloud.clients();
         match key {
-            Key::Balancer(_) | Key::New(_) => Ok(Observed::Balancers(
-                self.snapshot(&reads, key, members, read).await?,
-            )),
+            Key::Balancer(_) | Key::New(_) => {
+                Ok(Observed::Balancers(self.snapshot(&reads, key, members, read).await?))
+            }
             Key::Group(name) => {
                 let listing = reads.security_groups(Some(name), read).await?;
-                Ok(Observed::Groups(
-                    listing.by_key(name).map(|group| (&**group).into()).collect(),
-                ))
+                Ok(Observed::Groups(listing.by_key(name).map(|group| (&**group).into()).collect()))
             }
             Key::NodePorts => self.ports(&reads, members, read).await,
         }
@@ -370,15 +358,12 @@ impl<C: Clients> PartCloud<Model> for Calls<C> {
     ) -> Result<Outcome<Reply, Ticket>> {
         let (api, reads) = self.cloud.clients();
         let sender = Sender::new(&api, &reads, priority, self.settings.conf.cascade_delete);
-        let reply = sender
-            .send(change, observed)
-            .await
-            .map_err(|error| match error.kind() {
-                ErrorKind::Conflict if change.deletes_group() && error.retry() == Retry::Backoff => {
-                    error.with_retry(Retry::Fixed(IN_USE))
-                }
-                _ => error,
-            })?;
+        let reply = sender.send(change, observed).await.map_err(|error| match error.kind() {
+            ErrorKind::Conflict if change.deletes_group() && error.retry() == Retry::Backoff => {
+                error.with_retry(Retry::Fixed(IN_USE))
+            }
+            _ => error,
+        })?;
         let Some(effect) = change.occupies_balancer() else {
             return Ok(Outcome::Done(reply));
         };

@@ -137,9 +137,7 @@ pub(crate) fn named(service: &ServiceView) -> Vec<String> {
 impl Owner {
     /// Whether the Service names another load balancer than that of the part, and not by the name of its own one.
     fn names_another(&self, service: &ServiceView, key: &Key) -> bool {
-        let named = service
-            .annotation(annotations::LOAD_BALANCER_ID)
-            .unwrap_or_default();
+        let named = service.annotation(annotations::LOAD_BALANCER_ID).unwrap_or_default();
         !named.is_empty() && !self.owns(named) && matches!(key, Key::Balancer(id) if id != named)
     }
 
@@ -334,9 +332,7 @@ fn balancer(
                 owner,
             }),
             (Membership::Active, Some((spec, found))) => {
-                desired
-                    .active
-                    .push(active(key, service, owner, &spec, found, inputs.can, cluster));
+                desired.active.push(active(key, service, owner, &spec, found, inputs.can, cluster));
             }
             _ => {
                 let follows = member.follows_nodes() && desired.has_nodes;
@@ -386,12 +382,8 @@ fn active(
         ("flavor_id", annotations::FLAVOR_ID),
         ("availability_zone", annotations::AVAILABILITY_ZONE),
     ];
-    let fields = fields
-        .into_iter()
-        .filter(|(_, has, value)| *has && !value.is_empty());
-    let fields: Vec<_> = fields
-        .map(|(field, _, value)| (field, value.to_owned()))
-        .collect();
+    let fields = fields.into_iter().filter(|(_, has, value)| *has && !value.is_empty());
+    let fields: Vec<_> = fields.map(|(field, _, value)| (field, value.to_owned())).collect();
     let is_given = |(field, _): &&(&str, String)| {
         let key = create_only.iter().find(|(name, _)| name == field);
         key.is_some_and(|(_, key)| service.annotation(key).is_some_and(|value| !value.is_empty()))
@@ -486,9 +478,7 @@ fn follow(
     let nodes = selector.nodes(cluster, service.ip_families.first().copied());
     let hosts = hosts(&nodes, "");
     let ports = service.ports.iter().filter(|port| port.node_port > 0);
-    ports
-        .map(|port| (port.into(), members_at(&hosts, port.node_port, None)))
-        .collect()
+    ports.map(|port| (port.into(), members_at(&hosts, port.node_port, None))).collect()
 }
 
 /// The ID of the member's security group.
@@ -591,12 +581,8 @@ fn group_rules(
         ..Rule::default()
     };
     let ports = service.ports.iter().filter(|port| port.node_port > 0);
-    let each = ports.flat_map(|port| {
-        ranges
-            .iter()
-            .map(move |range| rule(port.protocol, port.node_port, range))
-    });
+    let each =
+        ports.flat_map(|port| ranges.iter().map(move |range| rule(port.protocol, port.node_port, range)));
     let check = Some(service.health_check_node_port).filter(|port| *port > 0);
-    each.chain(check.map(|port| rule(Protocol::Tcp, port, &found.member_range)))
-        .collect()
+    each.chain(check.map(|port| rule(Protocol::Tcp, port, &found.member_range))).collect()
 }

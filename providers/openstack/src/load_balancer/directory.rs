@@ -179,11 +179,7 @@ fn only<'a>(mut ids: impl Iterator<Item = &'a String>) -> Option<&'a String> {
 }
 
 /// The listings that a directory is built from.
-type Listings = (
-    Arc<Listing<LoadBalancer>>,
-    Arc<Listing<SecurityGroup>>,
-    Arc<Listing<FloatingIp>>,
-);
+type Listings = (Arc<Listing<LoadBalancer>>, Arc<Listing<SecurityGroup>>, Arc<Listing<FloatingIp>>);
 
 /// The last directory. An equal one is reused, and the same listings are read only once.
 #[derive(Debug, Default)]
@@ -202,9 +198,7 @@ impl DirectoryCache {
                 && Arc::ptr_eq(&known.2, floating)
         });
         if !known || self.last.lacks_tags != lacks_tags {
-            let remaining = balancers
-                .all()
-                .filter(|balancer| balancer.provisioning_status.remains());
+            let remaining = balancers.all().filter(|balancer| balancer.provisioning_status.remains());
             let entries = remaining.map(|balancer| {
                 let entry = Entry {
                     name: balancer.name.clone(),
@@ -269,11 +263,7 @@ mod tests {
             ("tagged", "mine", &["kept", "kube_service_c_shop_web"]),
             ("legacy", "a8e9b1234", &[]),
             ("former", "kube_service_old_c_shop_web", &[&own_tag]),
-            (
-                "used under the former name",
-                "mine",
-                &["kube_service_old_shop_web", &own_tag],
-            ),
+            ("used under the former name", "mine", &["kube_service_old_shop_web", &own_tag]),
             ("another cluster's", "kube_service_d_shop_web", &[]),
             ("another Service's", "kube_service_c_shop_web2", &[&own_tag]),
             ("another namespace's", "kube_service_c_store_web", &[&own_tag]),
@@ -329,19 +319,13 @@ mod tests {
         assert_eq!(key, Key::New("kube_service_c_shop_web".to_owned()));
         // The ID selects the load balancer.
         view.annotations = [(annotations::LOAD_BALANCER_ID, "b")].into_iter().collect();
-        assert_eq!(
-            directory.balancer_of(&view, &cluster("c")),
-            Key::Balancer("b".to_owned())
-        );
+        assert_eq!(directory.balancer_of(&view, &cluster("c")), Key::Balancer("b".to_owned()));
         assert_eq!(directory.tagged_for(&web(), &cluster("c")).len(), 2);
     }
 
     #[test]
     fn a_missing_id_is_replaced_only_by_a_load_balancer_of_ours() {
-        let (ours, others) = (
-            ClusterTag::of("me").to_string(),
-            ClusterTag::of("you").to_string(),
-        );
+        let (ours, others) = (ClusterTag::of("me").to_string(), ClusterTag::of("you").to_string());
         let view = |address: Option<&'static str>| ServiceView {
             id: web(),
             annotations: [

@@ -129,9 +129,7 @@ fn unknown_version(error: &Error) -> Error {
                 the Service, and only its members follow the nodes; allow the credentials to read the list of \
                 versions at Octavia's endpoint";
     // The text stays the same; the rest of the error may differ each time.
-    Error::new(error.kind(), text)
-        .with_retry(error.retry())
-        .with_source(error.clone())
+    Error::new(error.kind(), text).with_retry(error.retry()).with_source(error.clone())
 }
 
 struct Finder<'a> {
@@ -207,10 +205,7 @@ impl Finder<'_> {
         if discovery.secret_exists(&secret, priority).await? {
             return Ok(());
         }
-        Err(invalid(format!(
-            "TLS container {} does not exist in Barbican",
-            spec.tls
-        )))
+        Err(invalid(format!("TLS container {} does not exist in Barbican", spec.tls)))
     }
 
     /// The subnets of the virtual address and the members.

@@ -116,10 +116,7 @@ mod tests {
     use super::*;
 
     fn newest(text: &str) -> Option<u32> {
-        serde_json::from_str::<Document>(text)
-            .unwrap()
-            .newest()
-            .map(|version| version.0)
+        serde_json::from_str::<Document>(text).unwrap().newest().map(|version| version.0)
     }
 
     #[test]
@@ -148,11 +145,7 @@ mod tests {
             (10, "amphora", Feature::AdditiveMembers, false),
         ] {
             let capabilities = Capabilities::of(Version(minor), provider);
-            assert_eq!(
-                capabilities.has(feature),
-                has,
-                "{feature:?} with v2.{minor} of {provider}"
-            );
+            assert_eq!(capabilities.has(feature), has, "{feature:?} with v2.{minor} of {provider}");
         }
     }
 }

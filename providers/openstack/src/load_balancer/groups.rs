@@ -118,9 +118,7 @@ impl ObjectCalls<Group> for Writes<'_> {
                 "port_range_max": port,
                 "remote_ip_prefix": rule.remote_ip_prefix,
             });
-            reply
-                .entries
-                .push(self.create_rule((&group.key, &group.id), &body).await?);
+            reply.entries.push(self.create_rule((&group.key, &group.id), &body).await?);
         }
         Ok(reply)
     }

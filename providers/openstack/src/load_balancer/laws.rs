@@ -254,9 +254,9 @@ impl Lawful for Model {
                 }
                 truth.objects.store(objects, |root| is_of(root, key));
             }
-            Observed::Groups(groups) => truth
-                .groups
-                .store(groups, |group| *key == Key::Group(group.key.clone())),
+            Observed::Groups(groups) => {
+                truth.groups.store(groups, |group| *key == Key::Group(group.key.clone()))
+            }
             Observed::Ports(ports, _) => truth.ports = ports,
         }
     }

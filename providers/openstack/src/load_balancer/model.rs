@@ -86,9 +86,7 @@ impl Model {
             let conf = &self.settings.conf;
             let suffix = Some(&*conf.ingress_hostname_suffix).filter(|_| conf.enable_ingress_hostname);
             let hostname = service.annotation(annotations::HOSTNAME);
-            let is_proxy = service
-                .annotation(annotations::PROXY_PROTOCOL)
-                .and_then(Proxy::parse);
+            let is_proxy = service.annotation(annotations::PROXY_PROTOCOL).and_then(Proxy::parse);
             let is_proxy = is_proxy.unwrap_or_default() != Proxy::Off;
             effects.ingress = Some(vec![ingress(address, hostname, is_proxy, suffix)]);
         }
@@ -168,18 +166,15 @@ impl PartModel for Model {
                 continue;
             }
             if inputs.balancer.is_none() && !METHODS.contains(&&*spec.method) {
-                let text = format!(
-                    "lb-method: {}",
-                    warnings::unknown_method(&spec.method, inputs.can.methods)
-                );
+                let text =
+                    format!("lb-method: {}", warnings::unknown_method(&spec.method, inputs.can.methods));
                 review.refuse(&service.id, text);
                 continue;
             }
             let listener_keys: Vec<_> = ListenerKey::all_of(service).collect();
             let other = |listener_key| taken.get(listener_key).filter(|other| **other != service.id);
-            let clash = listener_keys
-                .iter()
-                .find_map(|listener_key| Some((listener_key, other(listener_key)?)));
+            let clash =
+                listener_keys.iter().find_map(|listener_key| Some((listener_key, other(listener_key)?)));
             if let Some((listener_key, other)) = clash {
                 let text =
                     format!("port {listener_key} of the load balancer is also requested by Service {other}");
@@ -211,17 +206,11 @@ impl PartModel for Model {
                     member.service.annotation(annotations::LOAD_BALANCER_ID) == Some(id)
                         || member.service.status_addresses().next().is_some()
                 };
-                members
-                    .iter()
-                    .any(was_known)
-                    .then(|| format!("load balancer {id}"))
+                members.iter().any(was_known).then(|| format!("load balancer {id}"))
             }
             Key::New(name) => {
                 let was_known = |member: &PartMember| !member.service.ingress.is_empty();
-                members
-                    .iter()
-                    .any(was_known)
-                    .then(|| format!("load balancer {name}"))
+                members.iter().any(was_known).then(|| format!("load balancer {name}"))
             }
             _ => None,
         }
@@ -340,10 +329,7 @@ impl PartModel for Model {
         let Observed::Balancers(snapshot) = observed else {
             return None;
         };
-        let vip_subnet = self
-            .balancer_of(member, snapshot)?
-            .text("vip_subnet_id")
-            .to_owned();
+        let vip_subnet = self.balancer_of(member, snapshot)?.text("vip_subnet_id").to_owned();
         let group = None;
         (!vip_subnet.is_empty()).then_some(Facts { vip_subnet, group })
     }

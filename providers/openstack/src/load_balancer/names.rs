@@ -30,9 +30,7 @@ pub(crate) fn legacy_load_balancer(service: &ServiceId) -> String {
 
 /// The description of a Service's load balancer.
 pub(crate) fn load_balancer_description(cluster: &str, service: &ServiceId) -> String {
-    cut(format!(
-        "Kubernetes external service {service} from cluster {cluster}"
-    ))
+    cut(format!("Kubernetes external service {service} from cluster {cluster}"))
 }
 
 /// The name of the listener for the port with this index.
@@ -64,9 +62,7 @@ pub(crate) fn floating_ip_description(
 ) -> String {
     let description = format!("{}{FROM_CLUSTER}{cluster}", floating_ip_subject(service));
     let tagged = tag.map(|tag| format!("{description} ({tag})"));
-    tagged
-        .filter(|tagged| tagged.len() <= MAX)
-        .unwrap_or_else(|| cut(description))
+    tagged.filter(|tagged| tagged.len() <= MAX).unwrap_or_else(|| cut(description))
 }
 
 /// The part of the description of a Service's floating IP that does not depend on the cluster.
@@ -124,9 +120,7 @@ pub(crate) fn security_group(service: &ServiceId) -> String {
 
 /// The description of a Service's security group.
 pub(crate) fn security_group_description(cluster: &str, service: &ServiceId) -> String {
-    cut(format!(
-        "Security Group for {service} Service LoadBalancer in cluster {cluster}"
-    ))
+    cut(format!("Security Group for {service} Service LoadBalancer in cluster {cluster}"))
 }
 
 /// Whether this is the description of a security group that a cluster with this name created for a Service.
@@ -225,10 +219,7 @@ mod tests {
         let tag = ClusterTag::of("me");
         let description = floating_ip_description("prod", &web(), Some(&tag));
         assert_eq!(tag_of_floating_ip(&description), Some(tag.as_str()));
-        assert_eq!(
-            subject_of_floating_ip(&description),
-            Some(&*floating_ip_subject(&web()))
-        );
+        assert_eq!(subject_of_floating_ip(&description), Some(&*floating_ip_subject(&web())));
         let long = floating_ip_description(&"x".repeat(200), &web(), Some(&tag));
         assert_eq!((long.len(), tag_of_floating_ip(&long)), (255, None));
         assert_eq!(subject_of_floating_ip("mine from cluster prod"), None);
@@ -250,10 +241,7 @@ mod tests {
     fn the_cluster_is_found_in_a_name() {
         for (name, cluster) in [
             ("kube_service_kubernetes_ns_svc", Some("kubernetes")),
-            (
-                "listener_0_kube_service_my_long_cluster_ns_svc",
-                Some("my_long_cluster"),
-            ),
+            ("listener_0_kube_service_my_long_cluster_ns_svc", Some("my_long_cluster")),
             // The cut is within the Service's name, or within the namespace's.
             ("kube_service_cluster_ns_s", Some("cluster")),
             ("kube_service_cluster_n", Some("cluster")),
@@ -270,21 +258,13 @@ mod tests {
     fn the_cluster_is_renamed_once_and_after_the_prefix() {
         for (name, old, new, expected) in [
             ("kube_service_old_ns_svc", "old", "new", "kube_service_new_ns_svc"),
-            (
-                "pool_0_kube_service_old_old_svc",
-                "old",
-                "new",
-                "pool_0_kube_service_new_old_svc",
-            ),
+            ("pool_0_kube_service_old_old_svc", "old", "new", "pool_0_kube_service_new_old_svc"),
             ("kube_service_kube_ns_svc", "kube", "x", "kube_service_x_ns_svc"),
             ("kube_service_a_ns_svc", "other", "new", "kube_service_a_ns_svc"),
             ("web", "web", "new", "web"),
         ] {
             assert_eq!(with_cluster(name, old, new), expected);
         }
-        assert_eq!(
-            with_cluster("kube_service_old_ns_svc", "old", &"n".repeat(300)).len(),
-            255
-        );
+        assert_eq!(with_cluster("kube_service_old_ns_svc", "old", &"n".repeat(300)).len(), 255);
     }
 }

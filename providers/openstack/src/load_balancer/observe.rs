@@ -112,8 +112,7 @@ pub(crate) fn was_never_active(objects: &Objects<Kind>) -> bool {
 /// The tags of the load balancer, of the listeners whose tags `meant` accepts, and of their pools.
 pub(crate) fn tags_of(objects: &Objects<Kind>, meant: impl Fn(&[String]) -> bool) -> ServiceTags {
     let mut all = ServiceTags::default();
-    all.load_balancer
-        .extend(objects.of(Kind::Balancer).flat_map(tags));
+    all.load_balancer.extend(objects.of(Kind::Balancer).flat_map(tags));
     for listener in objects.of(Kind::Listener) {
         let listener_tags = tags(listener);
         if meant(&listener_tags) {

@@ -29,9 +29,7 @@ impl ServiceTags<'_> {
             let tags = services.map(|service| names::load_balancer(cluster, &service.id));
             self.by_cluster.insert(cluster.to_owned(), tags.collect());
         }
-        self.by_cluster
-            .get(cluster)
-            .is_some_and(|tags| tags.contains(tag))
+        self.by_cluster.get(cluster).is_some_and(|tags| tags.contains(tag))
     }
 }
 
@@ -57,9 +55,7 @@ pub(super) fn orphans(snapshot: &ClusterSnapshot, directory: &Directory) -> Vec<
             missing.len() < of_services.count() || named.contains(&**id) || tags.contains(&entry.name);
         let was_used = !missing.is_empty() || names::is_service_tag(&entry.name);
         if is_used && ownership.allows_changes() {
-            let ours = missing
-                .iter()
-                .filter(|tag| names::cluster_of(tag) == Some(cluster));
+            let ours = missing.iter().filter(|tag| names::cluster_of(tag) == Some(cluster));
             orphans.extend(ours.map(|tag| Orphan {
                 key: Key::Balancer(id.clone()),
                 what: format!("listeners tagged {tag} on load balancer {} ({id})", entry.name),
@@ -134,10 +130,7 @@ mod tests {
         let floating = |name: &str, cluster: &str| {
             let service = ServiceId::new("shop", name, "1");
             let tag = ClusterTag::of(cluster);
-            (
-                format!("address of {name}"),
-                names::floating_ip_description("c", &service, Some(&tag)),
-            )
+            (format!("address of {name}"), names::floating_ip_description("c", &service, Some(&tag)))
         };
         let directory = Directory::new(
             [
@@ -148,15 +141,9 @@ mod tests {
                 ("5 named by id", entry("mine", &[gone])),
                 (
                     "6 former name",
-                    entry(
-                        "kube_service_b_shop_gone",
-                        &[&own_tag, "kube_service_b_shop_gone"],
-                    ),
+                    entry("kube_service_b_shop_gone", &[&own_tag, "kube_service_b_shop_gone"]),
                 ),
-                (
-                    "7 also another cluster's",
-                    entry(gone, &[&own_tag, gone, "kube_service_d_store_web"]),
-                ),
+                ("7 also another cluster's", entry(gone, &[&own_tag, gone, "kube_service_d_store_web"])),
                 ("8 without our tag", entry(gone, &[gone])),
                 ("9 another cluster's", entry(gone, &[&other, gone])),
                 ("left by its own Service", entry(web, &[&own_tag, gone])),
@@ -174,10 +161,7 @@ mod tests {
         let service = |name: &str, id: Option<&str>| {
             Arc::new(ServiceView {
                 id: ServiceId::new("shop", name, "1"),
-                annotations: id
-                    .map(|id| (annotations::LOAD_BALANCER_ID, id))
-                    .into_iter()
-                    .collect(),
+                annotations: id.map(|id| (annotations::LOAD_BALANCER_ID, id)).into_iter().collect(),
                 ..ServiceView::default()
             })
         };

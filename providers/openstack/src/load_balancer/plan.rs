@@ -322,11 +322,7 @@ fn requested_tags(site: &Site<'_>, admitted: &[&ActiveService]) -> (Vec<String>,
     };
     let requested = admitted.iter().flat_map(|active| &active.tags.load_balancer);
     let requested = requested.collect();
-    let frozen: BTreeSet<_> = desired
-        .frozen
-        .iter()
-        .flat_map(|frozen| annotated(&frozen.owner))
-        .collect();
+    let frozen: BTreeSet<_> = desired.frozen.iter().flat_map(|frozen| annotated(&frozen.owner)).collect();
     let active = admitted.iter().map(|active| &active.owner);
     let ours = active
         .chain(desired.leaving.iter().map(|leaving| &leaving.owner))

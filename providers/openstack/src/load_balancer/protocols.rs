@@ -164,11 +164,7 @@ mod tests {
             (Protocol::Udp, Some(31000), of(30, "ovn"), "UDP-CONNECT", None),
         ] {
             let check = HealthCheck::of(port, health, capabilities);
-            assert_eq!(
-                (check.kind(), check.monitor_port()),
-                (kind, at),
-                "{port} {capabilities:?}"
-            );
+            assert_eq!((check.kind(), check.monitor_port()), (kind, at), "{port} {capabilities:?}");
         }
     }
 }

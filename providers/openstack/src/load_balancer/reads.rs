@@ -218,12 +218,9 @@ impl Reads {
     async fn read_version(&self) -> Result<Version> {
         let get = octavia(Op::LoadBalancerVersions, &[], &[]);
         let document: super::features::Document = self.api.get_unversioned(get, Priority::User).await?;
-        document.newest().ok_or_else(|| {
-            Error::new(
-                ErrorKind::Unsupported,
-                "Octavia's list of versions has no version 2",
-            )
-        })
+        document
+            .newest()
+            .ok_or_else(|| Error::new(ErrorKind::Unsupported, "Octavia's list of versions has no version 2"))
     }
 
     /// The objects below a load balancer: from the shared listings, or for another project's load balancer by its own
@@ -273,15 +270,9 @@ impl Reads {
         )?;
         let monitors = pools.iter().filter(|pool| !pool.healthmonitor_id.is_empty());
         let monitors = monitors.map(|pool| async move {
-            self.uncached::<Monitor>(Op::MonitorGet, &pool.healthmonitor_id, priority)
-                .await
+            self.uncached::<Monitor>(Op::MonitorGet, &pool.healthmonitor_id, priority).await
         });
-        let monitors = try_join_all(monitors)
-            .await?
-            .into_iter()
-            .flatten()
-            .map(Arc::new)
-            .collect();
+        let monitors = try_join_all(monitors).await?.into_iter().flatten().map(Arc::new).collect();
         Ok(Children {
             listeners: listeners.into_iter().map(Arc::new).collect(),
             pools: pools.into_iter().map(Arc::new).collect(),
@@ -303,9 +294,7 @@ impl Reads {
     ) -> Result<Vec<Arc<[Member]>>> {
         let each = children.pools.iter().map(|pool| async move {
             let as_of = children.as_of.get(&pool.id).copied();
-            let known = (contents == Contents::Which)
-                .then(|| self.members.of(pool, as_of))
-                .flatten();
+            let known = (contents == Contents::Which).then(|| self.members.of(pool, as_of)).flatten();
             match known {
                 Some(members) => Ok(members),
                 None => self.members_uncached(&pool.id, priority).await,

@@ -182,10 +182,7 @@ pub(crate) enum Provisioning {
 impl Provisioning {
     /// Whether Octavia is working on the object and refuses changes of it.
     pub(crate) fn is_pending(&self) -> bool {
-        matches!(
-            self,
-            Self::PendingCreate | Self::PendingUpdate | Self::PendingDelete
-        )
+        matches!(self, Self::PendingCreate | Self::PendingUpdate | Self::PendingDelete)
     }
 
     /// Whether the object exists, even if it is being deleted.

@@ -39,17 +39,10 @@ mod tests {
     #[test]
     fn the_last_two_segments_count() {
         let read = |text: &str| SecretRef::parse(text).unwrap();
-        assert_eq!(
-            read("https://barbican.example:9311/v1/containers/c1"),
-            SecretRef::Container("c1".into())
-        );
+        assert_eq!(read("https://barbican.example:9311/v1/containers/c1"), SecretRef::Container("c1".into()));
         assert_eq!(read("secrets/s1/"), SecretRef::Secret("s1".into()));
         for wrong in ["", "s1", "orders/o1", "https://x/secrets/", "secrets//"] {
-            assert_eq!(
-                SecretRef::parse(wrong).unwrap_err().kind(),
-                ErrorKind::InvalidSpec,
-                "{wrong:?}"
-            );
+            assert_eq!(SecretRef::parse(wrong).unwrap_err().kind(), ErrorKind::InvalidSpec, "{wrong:?}");
         }
     }
 }

@@ -127,10 +127,9 @@ impl<'a> Sender<'a> {
                 let now = self.writes.set_port_groups(port, &groups).await?;
                 Ok(Reply::Port(Box::new(now)))
             }
-            _ => Err(Error::new(
-                ErrorKind::Unexpected,
-                "the step does not belong to this part; this is a bug",
-            )),
+            _ => {
+                Err(Error::new(ErrorKind::Unexpected, "the step does not belong to this part; this is a bug"))
+            }
         }
     }
 }
@@ -172,13 +171,11 @@ impl BalancerCalls<'_> {
         // The engine waits for `ACTIVE` before it plans again.
         object.attributes.insert("provisioning_status", "ACTIVE".into());
         let mut reply = objects::Reply::object(object);
-        reply
-            .objects
-            .extend(created.members.into_iter().map(|(listener, members)| {
-                let mut pool = kinds::below(Kind::Pool, listener, "");
-                pool.sets.insert(MEMBERS, members);
-                pool
-            }));
+        reply.objects.extend(created.members.into_iter().map(|(listener, members)| {
+            let mut pool = kinds::below(Kind::Pool, listener, "");
+            pool.sets.insert(MEMBERS, members);
+            pool
+        }));
         Ok(reply)
     }
 
@@ -215,10 +212,7 @@ impl BalancerCalls<'_> {
         let (reads, id, priority) = (self.sender.reads, &object.id, self.sender.priority);
         macro_rules! now {
             ($record:ident by $op:ident) => {
-                reads
-                    .uncached::<$record>(Op::$op, id, priority)
-                    .await?
-                    .map(|now| now.tags)
+                reads.uncached::<$record>(Op::$op, id, priority).await?.map(|now| now.tags)
             };
         }
         let now = match object.kind {
@@ -244,11 +238,7 @@ impl BalancerCalls<'_> {
 
     /// The whole list of members, with fields that users set on the existing ones.
     async fn merged(&self, pool: &str, members: &[Member]) -> Result<Vec<Member>> {
-        let now = self
-            .sender
-            .reads
-            .members_uncached(pool, self.sender.priority)
-            .await?;
+        let now = self.sender.reads.members_uncached(pool, self.sender.priority).await?;
         let now = by_identity(&now);
         let merged = members.iter().map(|want| match now.get(&want.identity()) {
             None => Member {

@@ -171,15 +171,10 @@ impl LoadBalancing {
             warn("container-store", &what);
         }
         if section.max_shared_lb < 1 {
-            warn(
-                "max-shared-lb",
-                "less than 1: no load balancer can be used by a second Service",
-            );
+            warn("max-shared-lb", "less than 1: no load balancer can be used by a second Service");
         }
         let class_key = |name| KeyPath::from(("LoadBalancerClass", name, "floating-subnet"));
-        let in_classes = classes
-            .iter()
-            .map(|(name, class)| (class_key(&**name), &class.floating_subnet));
+        let in_classes = classes.iter().map(|(name, class)| (class_key(&**name), &class.floating_subnet));
         let key = KeyPath::from(("LoadBalancer", "floating-subnet"));
         let own = (key, &section.floating_subnet);
         for (key, pattern) in in_classes.chain([own]) {
@@ -188,12 +183,10 @@ impl LoadBalancing {
             }
         }
         let steps = env.var("OCCM_WAIT_LB_ACTIVE_STEPS");
-        let steps = steps
-            .map_or(Some(STEPS), |text| text.parse().ok())
-            .unwrap_or_else(|| {
-                tracing::warn!("OCCM_WAIT_LB_ACTIVE_STEPS is not a whole number from 0, using {STEPS}");
-                STEPS
-            });
+        let steps = steps.map_or(Some(STEPS), |text| text.parse().ok()).unwrap_or_else(|| {
+            tracing::warn!("OCCM_WAIT_LB_ACTIVE_STEPS is not a whole number from 0, using {STEPS}");
+            STEPS
+        });
         Self {
             conf: section.clone(),
             classes: classes.clone(),

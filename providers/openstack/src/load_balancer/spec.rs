@@ -128,9 +128,7 @@ impl BalancerSpec {
         let conf = &settings.conf;
         let class = class(service, settings);
         let of_class = |value: fn(&LoadBalancerClass) -> &String| {
-            class
-                .map(|class| value(class).as_str())
-                .filter(|value| !value.is_empty())
+            class.map(|class| value(class).as_str()).filter(|value| !value.is_empty())
         };
         let family = service.ip_families.first().copied();
         let mut read = AnnotationReader::new(&service.annotations);
@@ -143,10 +141,7 @@ impl BalancerSpec {
         if let Some(name) = read.get(annotations::CLASS).filter(|name| !name.is_empty())
             && class.is_none()
         {
-            read.refuse(
-                annotations::CLASS,
-                format_args!("the config has no [LoadBalancerClass {name:?}]"),
-            );
+            read.refuse(annotations::CLASS, format_args!("the config has no [LoadBalancerClass {name:?}]"));
         }
         let internal = read.flag(annotations::INTERNAL, conf.internal_lb) || conf.internal_lb;
         let proxy = read.parsed(annotations::PROXY_PROTOCOL, Proxy::Off, false, Proxy::parse);
@@ -166,16 +161,8 @@ impl BalancerSpec {
             refuse_unsupported(&mut read, service, can, proxy, forwarded_for, !tls.is_empty());
         }
         let [vip_subnet, vip_network] = [
-            (
-                annotations::SUBNET_ID,
-                of_class(|class| &class.subnet_id),
-                &conf.subnet_id,
-            ),
-            (
-                annotations::NETWORK_ID,
-                of_class(|class| &class.network_id),
-                &conf.network_id,
-            ),
+            (annotations::SUBNET_ID, of_class(|class| &class.subnet_id), &conf.subnet_id),
+            (annotations::NETWORK_ID, of_class(|class| &class.network_id), &conf.network_id),
         ]
         .map(|(key, class, default)| match class {
             // For public addresses, the class precedes the annotation.
@@ -193,11 +180,7 @@ impl BalancerSpec {
         read.refuse_fields(invalid);
         let timeouts = [
             ("timeout_client_data", annotations::TIMEOUT_CLIENT_DATA, 50_000),
-            (
-                "timeout_member_connect",
-                annotations::TIMEOUT_MEMBER_CONNECT,
-                5_000,
-            ),
+            ("timeout_member_connect", annotations::TIMEOUT_MEMBER_CONNECT, 5_000),
             ("timeout_member_data", annotations::TIMEOUT_MEMBER_DATA, 50_000),
             ("timeout_tcp_inspect", annotations::TIMEOUT_TCP_INSPECT, 0),
         ]
@@ -246,10 +229,7 @@ fn monitor_times(conf: &LoadBalancer, read: &mut AnnotationReader<'_>) -> Health
     .map(|(key, default)| read.number(key, seconds(default), allowed::SECONDS));
     let [max_retries, max_retries_down] = [
         (annotations::HEALTH_MONITOR_MAX_RETRIES, conf.monitor_max_retries),
-        (
-            annotations::HEALTH_MONITOR_MAX_RETRIES_DOWN,
-            conf.monitor_max_retries_down,
-        ),
+        (annotations::HEALTH_MONITOR_MAX_RETRIES_DOWN, conf.monitor_max_retries_down),
     ]
     .map(|(key, default)| read.number(key, default.into(), allowed::RETRIES));
     HealthMonitorTimes {
@@ -422,19 +402,13 @@ mod tests {
             (annotations::HEALTH_MONITOR_MAX_RETRIES, "11"),
         ]);
         assert_eq!(spec.proxy, Proxy::Off);
-        let ignored: Vec<_> = spec
-            .ignored
-            .iter()
-            .map(|ignored| (ignored.key, ignored.problem.as_str()))
-            .collect();
+        let ignored: Vec<_> =
+            spec.ignored.iter().map(|ignored| (ignored.key, ignored.problem.as_str())).collect();
         assert_eq!(
             ignored,
             [
                 (annotations::PROXY_PROTOCOL, "\"v3\" is not valid, false is used"),
-                (
-                    annotations::KEEP_FLOATING_IP,
-                    "\"yes\" is not valid, false is used"
-                ),
+                (annotations::KEEP_FLOATING_IP, "\"yes\" is not valid, false is used"),
             ]
         );
         let error = InvalidField::error(&invalid).to_string();

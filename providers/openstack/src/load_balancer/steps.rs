@@ -87,11 +87,8 @@ impl plan::Change for Change {
                 let add = add.iter().map(|group| format!("add {}", group.name));
                 let remove = remove.iter().map(|group| format!("remove {}", group.name));
                 let all: Vec<_> = add.chain(remove).collect();
-                let sentence = format!(
-                    "change security groups of node port {}: {}",
-                    port.address,
-                    all.join(", ")
-                );
+                let sentence =
+                    format!("change security groups of node port {}: {}", port.address, all.join(", "));
                 StepDescription::new("port_update", Effect::Change, sentence)
             }
         }
@@ -124,24 +121,13 @@ fn fold_balancer(
     objects.fold(change, reply);
     match (&change.action, port) {
         (Action::Create(..), _) if change.kind == Kind::Balancer && reply.is_none() => {
-            for balancer in objects
-                .all
-                .iter_mut()
-                .filter(|object| object.kind == Kind::Balancer)
-            {
+            for balancer in objects.all.iter_mut().filter(|object| object.kind == Kind::Balancer) {
                 let port = format!("port of {}", balancer.key);
-                balancer
-                    .attributes
-                    .entry("vip_port_id")
-                    .or_insert_with(|| port.into());
+                balancer.attributes.entry("vip_port_id").or_insert_with(|| port.into());
             }
         }
         (Action::Delete(_), Some(port)) if change.kind == Kind::Balancer => {
-            for floating in objects
-                .all
-                .iter_mut()
-                .filter(|object| object.text("port_id") == port)
-            {
+            for floating in objects.all.iter_mut().filter(|object| object.text("port_id") == port) {
                 floating.attributes.insert("port_id", "".into());
             }
         }

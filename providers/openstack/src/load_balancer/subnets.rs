@@ -240,11 +240,7 @@ mod tests {
             ("!a", &["a"], false),
             ("!&a", &["a"], false),
         ] {
-            assert_eq!(
-                takes("", expression, ("x", have)),
-                fits,
-                "{expression:?} for {have:?}"
-            );
+            assert_eq!(takes("", expression, ("x", have)), fits, "{expression:?} for {have:?}");
         }
         assert!(takes("pub*", "&dmz", ("pub1", &["dmz"])));
         assert!(!takes("pub*", "&dmz", ("pub1", &[])) && !takes("pub*", "&dmz", ("x", &["dmz"])));

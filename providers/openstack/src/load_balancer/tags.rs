@@ -181,10 +181,8 @@ impl Unrecorded {
     ) -> Annotated {
         let mut all = Annotated::new();
         for service in services {
-            let (requested, applied) = (
-                ServiceTags::requested(service, |_, _| ()),
-                ServiceTags::applied(service),
-            );
+            let (requested, applied) =
+                (ServiceTags::requested(service, |_, _| ()), ServiceTags::applied(service));
             let mut tags = self.0.remove(&service.id).unwrap_or_default();
             tags.extend(&requested);
             tags.extend(&applied);

@@ -14,9 +14,7 @@ pub(crate) fn warnings(
     inputs: &Inputs,
 ) -> Vec<ServiceEvent> {
     let nodes = spec.selector.nodes(cluster, spec.family);
-    let mut warnings: Vec<_> = ServiceEvent::duplicate_addresses(&service.id, &nodes)
-        .into_iter()
-        .collect();
+    let mut warnings: Vec<_> = ServiceEvent::duplicate_addresses(&service.id, &nodes).into_iter().collect();
     warnings.extend(IgnoredValue::event(&spec.ignored, &service.id));
     let mut say =
         |reason, message: String| warnings.push(ServiceEvent::warning(&service.id, reason, message));
@@ -59,10 +57,7 @@ pub(crate) fn warnings(
     let requests: Vec<_> = tags::requests(service).collect();
     if !requests.is_empty() && !can.has(Feature::Tags) {
         let text = "ignored, this Octavia has no tags (API version 2.5)";
-        say(
-            "LoadBalancerTagsIgnored",
-            format!("{}: {text}", requests.join(", ")),
-        );
+        say("LoadBalancerTagsIgnored", format!("{}: {text}", requests.join(", ")));
     }
     if service.is_local() && spec.monitor.is_none() {
         let text = format!(

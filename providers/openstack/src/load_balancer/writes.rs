@@ -68,9 +68,7 @@ impl<'a> Writes<'a> {
         body: &impl Serialize,
         members: usize,
     ) -> Result<CreatedLoadBalancer> {
-        let body = [(LoadBalancer::ONE, body)]
-            .into_iter()
-            .collect::<BTreeMap<_, _>>();
+        let body = [(LoadBalancer::ONE, body)].into_iter().collect::<BTreeMap<_, _>>();
         let (op, path) = (Op::LoadBalancerCreate, LoadBalancer::PATH);
         let write = Call {
             timeout: bulk(members),
@@ -94,9 +92,7 @@ impl<'a> Writes<'a> {
         } = children;
         let pools = pools.into_iter().map(|(pool, members)| {
             let members = self.reads.members.read(&pool.id, members, Instant::now());
-            let of = listeners
-                .iter()
-                .filter(|listener| listener.default_pool_id == pool.id);
+            let of = listeners.iter().filter(|listener| listener.default_pool_id == pool.id);
             created
                 .members
                 .extend(of.map(|listener| (ListenerKey::of(listener), Arc::clone(&members))));
@@ -119,12 +115,7 @@ impl<'a> Writes<'a> {
         let path = ["lbaas", "loadbalancers", id];
         let write = Call {
             query: if cascade { &[("cascade", "true")] } else { &[] },
-            ..call(
-                Op::LoadBalancerDelete,
-                Service::LoadBalancer,
-                Method::DELETE,
-                &path,
-            )
+            ..call(Op::LoadBalancerDelete, Service::LoadBalancer, Method::DELETE, &path)
         };
         let result = self.api.execute(&write, self.priority).await;
         self.reads.balancers.invalidate(id);
@@ -177,14 +168,8 @@ impl<'a> Writes<'a> {
     /// Adds members to a pool or updates existing ones; the others stay. Needs
     /// [`AdditiveMembers`](super::features::Feature::AdditiveMembers).
     pub(crate) async fn add_members(&self, balancer: &str, pool: &str, members: &[Member]) -> Result<()> {
-        let result = self
-            .members_update(pool, members, &[("additive_only", "true")])
-            .await;
-        let known = result.is_ok()
-            && self
-                .reads
-                .members
-                .added(pool, members.iter().map(Member::expected));
+        let result = self.members_update(pool, members, &[("additive_only", "true")]).await;
+        let known = result.is_ok() && self.reads.members.added(pool, members.iter().map(Member::expected));
         self.members_changed((balancer, pool), known, result)
     }
 
@@ -292,10 +277,7 @@ impl<'a> Writes<'a> {
             // Another client's change may be the reason of a refusal.
             Err(_) => self.reads.balancers.invalidate(balancer),
         }
-        if result
-            .as_ref()
-            .is_err_and(|error| error.outcome() == Outcome::Unknown)
-        {
+        if result.as_ref().is_err_and(|error| error.outcome() == Outcome::Unknown) {
             self.reads.invalidate_children(balancer);
         }
         result

@@ -348,10 +348,8 @@ async fn write(api: &Api, port: &PairPort, priority: Priority, edit: impl Fn(&mu
         }
         let body = BTreeMap::from([("allowed_address_pairs", pairs)]);
         let path = ["ports", port.id.as_str()];
-        let put = if_revision(
-            port.revision_number,
-            call(Op::PortUpdate, Service::Network, Method::PUT, &path),
-        );
+        let put =
+            if_revision(port.revision_number, call(Op::PortUpdate, Service::Network, Method::PUT, &path));
         match api.write_one::<PairPort>(put, &body, priority).await {
             Ok(_) => return Ok(()),
             Err(error) if is_overtaken(&error) => last = Some(error),

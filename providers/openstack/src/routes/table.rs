@@ -95,10 +95,9 @@ impl Table<'_> {
     /// Adds the fix to a refusal. The text does not depend on the router's other routes.
     fn explain(&self, error: Error, batch: &[RawRoute]) -> Error {
         let text = match (error.kind(), batch) {
-            (ErrorKind::QuotaExceeded, _) => format!(
-                "router {} has as many routes as it may have; raise {QUOTA}",
-                self.router
-            ),
+            (ErrorKind::QuotaExceeded, _) => {
+                format!("router {} has as many routes as it may have; raise {QUOTA}", self.router)
+            }
             (ErrorKind::InvalidSpec, [route]) => format!(
                 "router {} does not take the next hop {}: {}",
                 self.router,

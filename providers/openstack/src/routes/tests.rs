@@ -13,10 +13,7 @@ use super::{
 fn a_route_leads_to_the_first_internal_address_of_its_family() {
     use AddressType::{ExternalIP, Hostname, InternalIP};
     let node = |addresses: &[(AddressType, &str)]| RouteNode {
-        addresses: addresses
-            .iter()
-            .map(|(kind, address)| NodeAddress::new(*kind, *address))
-            .collect(),
+        addresses: addresses.iter().map(|(kind, address)| NodeAddress::new(*kind, *address)).collect(),
         ..RouteNode::default()
     };
     let mixed = node(&[
@@ -31,11 +28,7 @@ fn a_route_leads_to_the_first_internal_address_of_its_family() {
         internal_address(node, to.parse().unwrap()).map(|hop| hop.as_str().to_owned())
     };
     assert_eq!(hop(&mixed, "10.244.0.0/24").unwrap(), "10.0.0.7");
-    assert_eq!(
-        hop(&mixed, "fd44::/64").unwrap(),
-        "fd00::7",
-        "in its one spelling"
-    );
+    assert_eq!(hop(&mixed, "fd44::/64").unwrap(), "fd00::7", "in its one spelling");
     let only_external = node(&[(ExternalIP, "203.0.113.7"), (InternalIP, "fd00::7")]);
     let error = hop(&only_external, "10.244.0.0/24").unwrap_err();
     assert!(error.message().contains("no internal IPv4 address"), "{error}");

@@ -37,11 +37,7 @@ fn request(stage: &mut Stage, name: &str, lists: [Option<&str>; 3]) {
 /// The applied tags in the Service's annotations.
 fn applied(stage: &mut Stage, name: &str) -> [Option<String>; 3] {
     let service = stage.service(name);
-    LISTS.map(|key| {
-        service
-            .annotation(&annotation_key(&format!("applied-{key}")))
-            .map(str::to_owned)
-    })
+    LISTS.map(|key| service.annotation(&annotation_key(&format!("applied-{key}"))).map(str::to_owned))
 }
 
 /// Adds a tag to an object, like another client.
@@ -49,10 +45,7 @@ fn add_tag(stage: &Stage, object: &ccm_sim::openstack::ObjectState, tag: &str) {
     let mut tags = object.attributes["tags"].as_array().unwrap().clone();
     tags.push(json!(tag));
     let change = json!({"tags": tags});
-    stage
-        .sim
-        .patch_object(&object.id, change.as_object().unwrap())
-        .unwrap();
+    stage.sim.patch_object(&object.id, change.as_object().unwrap()).unwrap();
 }
 
 fn some(tags: [&[&str]; 3]) -> [Vec<String>; 3] {
@@ -84,10 +77,7 @@ async fn tags_follow_the_annotations_and_those_of_others_stay() {
     request(&mut stage, "web", [Some("b,c"), None, Some("q,r")]);
     stage.settle_well().await;
     let balancer = stage.balancers().remove(0);
-    assert_eq!(
-        tags(&balancer),
-        some([&["b", "c", "mine"], &["mine"], &["mine", "q", "r"]])
-    );
+    assert_eq!(tags(&balancer), some([&["b", "c", "mine"], &["mine"], &["mine", "q", "r"]]));
     let record = [Some("b,c"), None, Some("q,r")].map(|list| list.map(str::to_owned));
     assert_eq!(applied(&mut stage, "web"), record);
     quiet(&mut stage).await;
@@ -145,11 +135,7 @@ async fn no_list_can_claim_a_load_balancer_or_a_place_on_it() {
     }
     // Nor is the record of applied tags trusted.
     let own = ours(&balancer).join(",");
-    annotate(
-        stage.service("web"),
-        &annotation_key("applied-load-balancer-tags"),
-        Some(&own),
-    );
+    annotate(stage.service("web"), &annotation_key("applied-load-balancer-tags"), Some(&own));
     stage.settle().await;
     assert_eq!(ours(&stage.balancers()[0]), ours(&balancer));
     // One more Service may share it.
@@ -179,11 +165,7 @@ async fn lists_of_services_that_share_a_load_balancer_are_added_up() {
     request(&mut stage, "one", [Some("a"), None, None]);
     stage.restart().await;
     stage.settle().await;
-    assert_eq!(
-        there(&stage),
-        ["a", "b", "mine", "x"],
-        "the other one still wants it"
-    );
+    assert_eq!(there(&stage), ["a", "b", "mine", "x"], "the other one still wants it");
     // A Service that is refused keeps its tags.
     annotate(stage.service("one"), &annotation_key("class"), Some("missing"));
     request(&mut stage, "one", [None; 3]);
@@ -201,11 +183,7 @@ async fn lists_of_services_that_share_a_load_balancer_are_added_up() {
 #[tokio::test]
 async fn an_octavia_without_tags_is_named() {
     let mut stage = cloud("", |settings| settings.load_balancing.max_minor = 4).await;
-    served(
-        &mut stage,
-        web(&[80], &[("pool-tags", "a"), ("listener-tags", "b")]),
-    )
-    .await;
+    served(&mut stage, web(&[80], &[("pool-tags", "a"), ("listener-tags", "b")])).await;
     assert_eq!(warnings(&stage), ["LoadBalancerTagsIgnored"]);
     let message = &stage.reports[0].events[0].message;
     assert!(

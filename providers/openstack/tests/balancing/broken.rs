@@ -33,10 +33,7 @@ async fn one_of_ours_that_was_never_active_is_recreated() {
     assert_eq!(balancers[0].loadbalancer.provisioning_status, "ACTIVE");
     assert_eq!((balancers[0].listeners.len(), balancers[0].members.len()), (2, 4));
     let counts = stage.sim.call_counts();
-    assert_eq!(
-        (counts["loadbalancer_create"], counts["loadbalancer_delete"]),
-        (2, 1)
-    );
+    assert_eq!((counts["loadbalancer_create"], counts["loadbalancer_delete"]), (2, 1));
     assert_ne!(stage.address("web"), "");
 }
 
@@ -69,10 +66,7 @@ const CREATIONS: [(&str, bool); 4] = [
     ("", false),
     ("provider-requires-serial-api-calls = true", true),
     ("provider-requires-serial-api-calls = true", false),
-    (
-        "provider-requires-serial-api-calls = true\nfailover-in-error = true",
-        false,
-    ),
+    ("provider-requires-serial-api-calls = true\nfailover-in-error = true", false),
 ];
 
 async fn creating(config: &str, known: bool) -> Stage {
@@ -120,23 +114,14 @@ async fn a_floating_ip_is_created_while_the_load_balancer_is_and_outlives_its_fa
     stage.services.push(service("web", &[80, 443]));
     stage.pass_once().await;
     let address = stage.sim.floating_ips().remove(0).address;
-    assert_eq!(
-        stage.balancers()[0].loadbalancer.provisioning_status,
-        "PENDING_CREATE"
-    );
+    assert_eq!(stage.balancers()[0].loadbalancer.provisioning_status, "PENDING_CREATE");
     assert_eq!(stage.address("web"), "", "it does not serve yet");
 
     stage.settle_in_trouble().await;
     stage.assert_no_complaints();
     let counts = stage.sim.call_counts();
-    assert_eq!(
-        (counts["loadbalancer_create"], counts["loadbalancer_delete"]),
-        (2, 1)
-    );
-    assert_eq!(
-        (counts["floating_ip_create"], counts["floating_ip_update"]),
-        (1, 1)
-    );
+    assert_eq!((counts["loadbalancer_create"], counts["loadbalancer_delete"]), (2, 1));
+    assert_eq!((counts["floating_ip_create"], counts["floating_ip_update"]), (1, 1));
     assert_eq!(stage.address("web"), address.to_string());
 
     // Without load balancer and Service, it is reported.
@@ -147,12 +132,7 @@ async fn a_floating_ip_is_created_while_the_load_balancer_is_and_outlives_its_fa
     let orphans = stage.cloud.load_balancers().unwrap();
     let orphans = orphans.discover(&stage.request()).await.unwrap().orphans;
     let expected = format!("floating IP {address} of Service shop/web");
-    assert!(
-        orphans
-            .iter()
-            .any(|orphan| orphan.what == expected && !orphan.deletable),
-        "{orphans:?}"
-    );
+    assert!(orphans.iter().any(|orphan| orphan.what == expected && !orphan.deletable), "{orphans:?}");
 }
 
 #[tokio::test]
@@ -190,10 +170,7 @@ async fn a_load_balancer_in_error_fails_the_pass_until_it_is_repaired() {
     stage.restart().await;
     stage.settle().await;
     let failures = failures(&stage).join("\n");
-    assert!(
-        failures.contains("is in ERROR") && failures.contains("failover-in-error"),
-        "{failures}"
-    );
+    assert!(failures.contains("is in ERROR") && failures.contains("failover-in-error"), "{failures}");
     assert_eq!(stage.address("web"), address);
     stage.sim.set_provisioning_status(&id, "ACTIVE").unwrap();
     stage.restart().await;
@@ -232,9 +209,7 @@ async fn a_cloud_without_octavia_reports_the_fix_and_deletes_nothing() {
     let mut stage = Stage::new(1, "").await;
     stage.services.push(service("web", &[80]));
     stage.settle().await;
-    stage
-        .sim
-        .configure(|settings| settings.load_balancing.enabled = false);
+    stage.sim.configure(|settings| settings.load_balancing.enabled = false);
     stage.service("web").deleting = true;
     stage.restart().await;
     let error = stage.discovery_error().await;
@@ -242,9 +217,7 @@ async fn a_cloud_without_octavia_reports_the_fix_and_deletes_nothing() {
         error.contains("load-balancer") && error.contains("enabled=false into [LoadBalancer]"),
         "{error}"
     );
-    stage
-        .sim
-        .configure(|settings| settings.load_balancing.enabled = true);
+    stage.sim.configure(|settings| settings.load_balancing.enabled = true);
     stage.sim.revoke_tokens();
     stage.sim.advance_clock(Duration::from_secs(1));
     stage.restart().await;
@@ -287,10 +260,7 @@ async fn one_left_pending_is_polled_alone_with_growing_waits_and_reported_once()
     let balancers = stage.cloud.load_balancers().unwrap();
     let plans = balancers.plan(&stage.request(), None).await.unwrap();
     let [plan] = &plans[..] else { panic!("{plans:?}") };
-    assert!(
-        plan.steps.is_empty() && !matches!(plan.state, PartState::Done),
-        "{plan:?}"
-    );
+    assert!(plan.steps.is_empty() && !matches!(plan.state, PartState::Done), "{plan:?}");
     stage.restart().await;
     stage.service("web").ports = service("web", &[80, 443]).ports;
     stage.sim.clear_calls();
@@ -379,10 +349,7 @@ async fn without_a_version_of_octavia_members_follow_and_deletions_go_on() {
         let [stays] = &stage.balancers()[..] else {
             panic!("{what}: {:?}", stage.balancers())
         };
-        let was = before
-            .iter()
-            .find(|balancer| balancer.loadbalancer.id == stays.loadbalancer.id)
-            .unwrap();
+        let was = before.iter().find(|balancer| balancer.loadbalancer.id == stays.loadbalancer.id).unwrap();
         assert_eq!((stays.members.len(), was.members.len()), (6, 4), "{what}");
         assert_eq!(stays.listeners, was.listeners, "{what}");
         assert_eq!(stage.address("stays"), address, "{what}");
@@ -429,10 +396,7 @@ async fn a_node_port_that_neutron_refuses_stops_no_service() {
     assert_eq!(stage.services.len(), 2, "the deleted Service has left");
     let complaints = stage.complaints();
     let is_named = |text: &String| text.contains("cannot change security groups of node port");
-    assert!(
-        !complaints.is_empty() && complaints.iter().all(is_named),
-        "{complaints:?}"
-    );
+    assert!(!complaints.is_empty() && complaints.iter().all(is_named), "{complaints:?}");
     stage.sim.clear_faults();
     stage.sim.clear_calls();
     advance_to(Instant::now() + Duration::from_secs(600)).await;
@@ -484,15 +448,9 @@ async fn a_service_leaves_a_shared_load_balancer_in_error_when_it_is_repaired() 
     stage.sim.set_provisioning_status(&id, "ERROR").unwrap();
     stage.service("web").deleting = true;
     stage.settle().await;
-    assert_eq!(
-        (stage.services.len(), stage.balancers()[0].listeners.len()),
-        (2, 2)
-    );
+    assert_eq!((stage.services.len(), stage.balancers()[0].listeners.len()), (2, 2));
     stage.sim.set_provisioning_status(&id, "ACTIVE").unwrap();
     stage.restart().await;
     stage.settle().await;
-    assert_eq!(
-        (stage.services.len(), stage.balancers()[0].listeners.len()),
-        (1, 1)
-    );
+    assert_eq!((stage.services.len(), stage.balancers()[0].listeners.len()), (1, 1));
 }

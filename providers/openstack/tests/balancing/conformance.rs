@@ -184,9 +184,7 @@ impl BalancerSubject for Simulated {
             "add security group to port" => {
                 let other = OtherClient::of(&sim).await;
                 let body = json!({"name": "mine"});
-                let group = other
-                    .create_in_network("security-groups", "security_group", body)
-                    .await;
+                let group = other.create_in_network("security-groups", "security_group", body).await;
                 let port = sim.server_ports(&self.server.lock()).remove(0);
                 other.join_group(&port, &group).await;
             }
@@ -203,11 +201,7 @@ impl BalancerSubject for Simulated {
 
     fn change(&self, service: &mut ServiceView) {
         annotate(service, "loadbalancer.openstack.org/connection-limit", Some("7"));
-        annotate(
-            service,
-            "loadbalancer.openstack.org/health-monitor-delay",
-            Some("9"),
-        );
+        annotate(service, "loadbalancer.openstack.org/health-monitor-delay", Some("9"));
     }
 
     fn wait_until(&self) -> WaitUntil {

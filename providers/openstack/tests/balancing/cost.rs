@@ -74,9 +74,7 @@ async fn a_slow_creation_costs_few_polls() {
     for (seconds, most) in [(7, 30), (30, 42)] {
         let mut stage = Stage::new(6, GROUPS).await;
         let takes = Duration::from_secs(seconds);
-        stage
-            .sim
-            .configure(|settings| settings.load_balancing.create_time = takes);
+        stage.sim.configure(|settings| settings.load_balancing.create_time = takes);
         stage.services = services(1);
         stage.read = changed();
         let began = tokio::time::Instant::now();

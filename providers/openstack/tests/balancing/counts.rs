@@ -117,10 +117,7 @@ async fn failures_and_refusals_are_counted() {
     stage.pass_once().await;
     let failed = counted.since(&registry);
     let once = [("loadbalancer_ensure", 1.0)];
-    assert_eq!(
-        (count(&failed, "errors_total"), count(&failed, "total")),
-        (once.to_vec(), once.to_vec())
-    );
+    assert_eq!((count(&failed, "errors_total"), count(&failed, "total")), (once.to_vec(), once.to_vec()));
     stage.sim.clear_faults();
     stage.settle_well().await;
     counted.since(&registry);
@@ -131,9 +128,7 @@ async fn failures_and_refusals_are_counted() {
     let held = counted.since(&registry);
     assert_eq!(count(&held, "errors_total"), once);
     // A failed deletion counts as a deletion.
-    stage
-        .sim
-        .add_fault(Fault::on("loadbalancer_delete", Action::status(400)));
+    stage.sim.add_fault(Fault::on("loadbalancer_delete", Action::status(400)));
     stage.service("web").deleting = true;
     stage.pass_once().await;
     let failed = counted.since(&registry);

@@ -44,18 +44,12 @@ pub(crate) async fn quiet(stage: &mut Stage) {
 
 pub(crate) fn warnings(stage: &Stage) -> Vec<&'static str> {
     let reports = stage.reports.iter();
-    reports
-        .flat_map(|report| &report.events)
-        .map(|warning| warning.reason)
-        .collect()
+    reports.flat_map(|report| &report.events).map(|warning| warning.reason).collect()
 }
 
 /// One attribute of each object.
 fn all<'a>(objects: &'a [ObjectState], attribute: &str) -> Vec<&'a Value> {
-    objects
-        .iter()
-        .map(|object| &object.attributes[attribute])
-        .collect()
+    objects.iter().map(|object| &object.attributes[attribute]).collect()
 }
 
 #[tokio::test]
@@ -72,21 +66,9 @@ async fn protocols_of_listeners_pools_and_monitors() {
         (Protocol::Tcp, &[], ["TCP", "TCP", "TCP"]),
         (Protocol::Udp, &[], ["UDP", "UDP", "UDP-CONNECT"]),
         (Protocol::Sctp, &[], ["SCTP", "SCTP", "SCTP"]),
-        (
-            Protocol::Tcp,
-            &[("x-forwarded-for", "true")],
-            ["HTTP", "HTTP", "TCP"],
-        ),
-        (
-            Protocol::Tcp,
-            &[("proxy-protocol", "true")],
-            ["TCP", "PROXY", "TCP"],
-        ),
-        (
-            Protocol::Tcp,
-            &[("proxy-protocol", "v2")],
-            ["TCP", "PROXYV2", "TCP"],
-        ),
+        (Protocol::Tcp, &[("x-forwarded-for", "true")], ["HTTP", "HTTP", "TCP"]),
+        (Protocol::Tcp, &[("proxy-protocol", "true")], ["TCP", "PROXY", "TCP"]),
+        (Protocol::Tcp, &[("proxy-protocol", "v2")], ["TCP", "PROXYV2", "TCP"]),
         (
             Protocol::Tcp,
             &[("default-tls-container-ref", &secret)],
@@ -123,21 +105,11 @@ async fn protocols_of_listeners_pools_and_monitors() {
                 "{annotations:?}"
             );
             let listener = &balancer.listeners[0].attributes;
-            let forwarded = annotations
-                .first()
-                .is_some_and(|(key, _)| *key == "x-forwarded-for");
+            let forwarded = annotations.first().is_some_and(|(key, _)| *key == "x-forwarded-for");
             let inserted = listener["insert_headers"].get("X-Forwarded-For");
-            assert_eq!(
-                inserted,
-                forwarded.then(|| json!("true")).as_ref(),
-                "{listener:?}"
-            );
+            assert_eq!(inserted, forwarded.then(|| json!("true")).as_ref(), "{listener:?}");
             let tls = listener.get("default_tls_container_ref").and_then(Value::as_str);
-            assert_eq!(
-                tls == Some(&secret),
-                expected[0] == "TERMINATED_HTTPS",
-                "{listener:?}"
-            );
+            assert_eq!(tls == Some(&secret), expected[0] == "TERMINATED_HTTPS", "{listener:?}");
             assert_eq!(balancer.members.len(), 2);
         }
     }
@@ -163,18 +135,10 @@ async fn numbers_of_listeners_at_first_and_later() {
         ("timeout-tcp-inspect", "timeout_tcp_inspect", 0),
     ];
     let values: Vec<_> = (0..names.len()).map(|index| (1000 + index).to_string()).collect();
-    let given: Vec<_> = names
-        .iter()
-        .zip(&values)
-        .map(|((key, ..), value)| (*key, value.as_str()))
-        .collect();
+    let given: Vec<_> = names.iter().zip(&values).map(|((key, ..), value)| (*key, value.as_str())).collect();
     let balancer = served(&mut stage, web(&[80], &given)).await;
     for ((_, attribute, _), value) in names.iter().zip(&values) {
-        assert_eq!(
-            balancer.listeners[0].attributes[*attribute].to_string(),
-            *value,
-            "{attribute}"
-        );
+        assert_eq!(balancer.listeners[0].attributes[*attribute].to_string(), *value, "{attribute}");
     }
     for (key, ..) in names {
         annotate(stage.service("web"), &annotation_key(key), None);
@@ -182,18 +146,10 @@ async fn numbers_of_listeners_at_first_and_later() {
     stage.settle().await;
     let balancer = stage.balancers().remove(0);
     for (_, attribute, default) in names {
-        assert_eq!(
-            balancer.listeners[0].attributes[attribute],
-            json!(default),
-            "{attribute}"
-        );
+        assert_eq!(balancer.listeners[0].attributes[attribute], json!(default), "{attribute}");
     }
     assert_eq!(stage.sim.call_counts()["loadbalancer_listener_update"], 1);
-    annotate(
-        stage.service("web"),
-        &annotation_key("timeout-client-data"),
-        Some("-1"),
-    );
+    annotate(stage.service("web"), &annotation_key("timeout-client-data"), Some("-1"));
     stage.settle().await;
     stage.assert_complaints(&["timeout-client-data: -1"]);
 }
@@ -208,16 +164,10 @@ async fn clients_by_field_and_by_annotation() {
         Some("192.168.32.1/24"),
     );
     let balancer = served(&mut stage, desired).await;
-    assert_eq!(
-        balancer.listeners[0].attributes["allowed_cidrs"],
-        json!(["192.168.32.0/24"])
-    );
+    assert_eq!(balancer.listeners[0].attributes["allowed_cidrs"], json!(["192.168.32.0/24"]));
     stage.service("web").source_ranges = Some(vec!["10.0.0.0/8".into(), "10.1.2.3/8".into()]);
     stage.settle().await;
-    assert_eq!(
-        stage.balancers()[0].listeners[0].attributes["allowed_cidrs"],
-        json!(["10.0.0.0/8"])
-    );
+    assert_eq!(stage.balancers()[0].listeners[0].attributes["allowed_cidrs"], json!(["10.0.0.0/8"]));
     quiet(&mut stage).await;
 }
 
@@ -266,11 +216,7 @@ async fn monitors_come_change_and_go() {
     stage.restart().await;
     quiet(&mut stage).await;
     assert_eq!(stage.balancers()[0].healthmonitors[0].name, "mine");
-    annotate(
-        stage.service("web"),
-        &annotation_key("enable-health-monitor"),
-        Some("false"),
-    );
+    annotate(stage.service("web"), &annotation_key("enable-health-monitor"), Some("false"));
     stage.settle().await;
     let balancer = stage.balancers().remove(0);
     assert!(balancer.healthmonitors.is_empty());
@@ -307,10 +253,8 @@ async fn an_old_octavia_gets_only_known_attributes() {
         let mut desired = web(&[80], &[("availability-zone", "az1"), ("flavor-id", &flavor)]);
         desired.source_ranges = Some(vec!["10.0.0.0/8".into()]);
         let balancer = served(&mut stage, desired).await;
-        let found: Vec<_> = warnings(&stage)
-            .into_iter()
-            .filter(|warning| warning.ends_with("Ignored"))
-            .collect();
+        let found: Vec<_> =
+            warnings(&stage).into_iter().filter(|warning| warning.ends_with("Ignored")).collect();
         assert_eq!(found, ignored, "v2.{minor}");
         if minor == 14 {
             let attributes = &balancer.loadbalancer.attributes;
@@ -350,11 +294,7 @@ async fn the_provider_ovn_only_passes_packets_on() {
         ] {
             annotate(stage.service("web"), &annotation_key(key), Some(value));
             stage.settle().await;
-            assert!(
-                stage.complaints().join("").contains("ovn"),
-                "{key}: {:?}",
-                stage.complaints()
-            );
+            assert!(stage.complaints().join("").contains("ovn"), "{key}: {:?}", stage.complaints());
             annotate(stage.service("web"), &annotation_key(key), None);
         }
     }
@@ -373,10 +313,7 @@ async fn a_load_balancer_keeps_the_features_of_its_own_provider() {
     stage.settle_well().await;
     let balancer = stage.balancers().remove(0);
     assert_eq!(all(&balancer.pools, "protocol"), [&json!("PROXY"); 2]);
-    assert_eq!(
-        all(&balancer.listeners, "allowed_cidrs"),
-        [&json!(["10.0.0.0/8"]); 2]
-    );
+    assert_eq!(all(&balancer.listeners, "allowed_cidrs"), [&json!(["10.0.0.0/8"]); 2]);
 }
 
 #[tokio::test]
@@ -394,12 +331,7 @@ async fn one_call_for_each_thing_where_the_provider_needs_it() {
     assert_eq!(count("loadbalancer_members_update"), 0, "{counts:?}");
     let balancer = stage.balancers().remove(0);
     assert_eq!((balancer.members.len(), balancer.healthmonitors.len()), (4, 2));
-    assert!(
-        balancer
-            .members
-            .iter()
-            .all(|member| member.name.starts_with("member_node-"))
-    );
+    assert!(balancer.members.iter().all(|member| member.name.starts_with("member_node-")));
     assert_eq!(all(&balancer.members, "monitor_port"), [&json!(32000); 4]);
     quiet(&mut stage).await;
     for (policy, port, expected) in [
@@ -434,21 +366,14 @@ async fn certificates_have_to_exist_where_barbican_keeps_them() {
         stage.services = vec![web(&[443], &[("default-tls-container-ref", missing)])];
         stage.settle().await;
         let complaints = stage.complaints().join("");
-        assert_eq!(
-            complaints.contains("does not exist in Barbican"),
-            refused,
-            "{store}: {complaints}"
-        );
+        assert_eq!(complaints.contains("does not exist in Barbican"), refused, "{store}: {complaints}");
     }
 }
 
 #[tokio::test]
 async fn statuses() {
-    let mut stage = cloud(
-        "enable-ingress-hostname = true\ningress-hostname-suffix = example.org",
-        |_| {},
-    )
-    .await;
+    let mut stage =
+        cloud("enable-ingress-hostname = true\ningress-hostname-suffix = example.org", |_| {}).await;
     served(&mut stage, web(&[80], &[])).await;
     let ip = stage.address("web");
     let mode = |stage: &mut Stage| stage.service("web").ingress[0].ip_mode;
@@ -457,11 +382,7 @@ async fn statuses() {
         (("proxy-protocol", "true"), format!("{ip}.example.org")),
         (("hostname", "web.example.net"), "web.example.net".to_owned()),
     ] {
-        annotate(
-            stage.service("web"),
-            &annotation_key(annotation.0),
-            Some(annotation.1),
-        );
+        annotate(stage.service("web"), &annotation_key(annotation.0), Some(annotation.1));
         stage.settle().await;
         let ingress = stage.service("web").ingress.clone();
         assert_eq!(ingress.len(), 1);
@@ -481,30 +402,16 @@ async fn statuses() {
 async fn a_method_that_octavia_does_not_know() {
     let mut stage = cloud("", |_| {}).await;
     let balancer = served(&mut stage, web(&[80], &[("lb-method", "LEAST_CONNECTIONS")])).await;
-    assert_eq!(
-        all(&balancer.pools, "lb_algorithm"),
-        [&json!("LEAST_CONNECTIONS")]
-    );
-    annotate(
-        stage.service("web"),
-        &annotation_key("lb-method"),
-        Some("FASTEST"),
-    );
+    assert_eq!(all(&balancer.pools, "lb_algorithm"), [&json!("LEAST_CONNECTIONS")]);
+    annotate(stage.service("web"), &annotation_key("lb-method"), Some("FASTEST"));
     stage.join();
     stage.settle_well().await;
     assert!(warnings(&stage).contains(&"LoadBalancerLbMethodUnknown"));
     let balancer = stage.balancers().remove(0);
-    assert_eq!(
-        all(&balancer.pools, "lb_algorithm"),
-        [&json!("LEAST_CONNECTIONS")]
-    );
+    assert_eq!(all(&balancer.pools, "lb_algorithm"), [&json!("LEAST_CONNECTIONS")]);
     assert_eq!(balancer.members.len(), 3);
     // Octavia refuses this one for separate pools of amphorae.
-    annotate(
-        stage.service("web"),
-        &annotation_key("lb-method"),
-        Some("SOURCE_IP_PORT"),
-    );
+    annotate(stage.service("web"), &annotation_key("lb-method"), Some("SOURCE_IP_PORT"));
     stage.service("web").ports = service("web", &[80, 443]).ports;
     stage.settle_well().await;
     assert!(warnings(&stage).contains(&"LoadBalancerLbMethodUnknown"));

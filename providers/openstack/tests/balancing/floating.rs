@@ -103,11 +103,7 @@ async fn an_address_stays_if_no_subnet_fits_any_more() {
     let (mut stage, _) = stage().await;
     stage.services = vec![asking(&[("floating-subnet", "blue")])];
     stage.settle().await;
-    annotate(
-        stage.service("web"),
-        &annotation_key("floating-subnet"),
-        Some("green"),
-    );
+    annotate(stage.service("web"), &annotation_key("floating-subnet"), Some("green"));
     stage.service("web").ports = service("web", &[80, 81]).ports;
     stage.settle_well().await;
     assert_eq!(place(&stage.address("web")), "blue");
@@ -136,10 +132,7 @@ async fn subnets_by_id_name_and_tags() {
         ),
         (vec![("floating-subnet", "!~(red|tiny|public).*")], "blue"),
         (vec![("floating-subnet-tags", "&dmz,fast")], "red-2"),
-        (
-            vec![("floating-subnet", "!red-*"), ("floating-subnet-tags", "fast")],
-            "blue",
-        ),
+        (vec![("floating-subnet", "!red-*"), ("floating-subnet-tags", "fast")], "blue"),
         (
             vec![
                 ("floating-subnet-tags", "!&dmz,fast"),
@@ -224,11 +217,7 @@ async fn a_network_by_annotation_or_class_whose_subnet_it_has_to_be() {
         stage.services = vec![asking(&annotations)];
         stage.settle().await;
         assert_eq!(stage.complaints(), [""; 0], "{annotations:?}");
-        assert!(
-            stage.address("web").starts_with("192.0.2."),
-            "{}",
-            stage.address("web")
-        );
+        assert!(stage.address("web").starts_with("192.0.2."), "{}", stage.address("web"));
         // An attached floating IP stays, whatever is requested later.
         let address = stage.address("web");
         annotate(stage.service("web"), &annotation_key("floating-network-id"), None);
@@ -268,17 +257,9 @@ async fn a_name_or_tags_that_match_nothing_or_cannot_be_read_are_refused() {
     let (mut stage, _) = stage().await;
     for (key, value, expected) in [
         ("floating-subnet", "green*", "no subnet of external network"),
-        (
-            "floating-subnet-tags",
-            "&dmz,slow",
-            "no subnet of external network",
-        ),
+        ("floating-subnet-tags", "&dmz,slow", "no subnet of external network"),
         ("floating-subnet", "~red(", "is not a pattern"),
-        (
-            "floating-subnet-id",
-            "6b0a5a2e-0000-4000-8000-000000000000",
-            "6b0a5a2e",
-        ),
+        ("floating-subnet-id", "6b0a5a2e-0000-4000-8000-000000000000", "6b0a5a2e"),
     ] {
         stage.services = vec![asking(&[(key, value)])];
         stage.settle().await;

@@ -59,23 +59,13 @@ async fn ports_come_change_and_go_in_place() {
     annotate(web, "loadbalancer.openstack.org/x-forwarded-for", Some("true"));
     stage.settle_well().await;
     let balancer = stage.balancers().remove(0);
-    assert!(
-        balancer
-            .listeners
-            .iter()
-            .all(|listener| listener.attributes["protocol"] == "HTTP")
-    );
+    assert!(balancer.listeners.iter().all(|listener| listener.attributes["protocol"] == "HTTP"));
     let web = stage.service("web");
     annotate(web, "loadbalancer.openstack.org/x-forwarded-for", None);
     annotate(web, "loadbalancer.openstack.org/proxy-protocol", Some("true"));
     stage.settle().await;
     let balancer = stage.balancers().remove(0);
-    assert!(
-        balancer
-            .pools
-            .iter()
-            .all(|pool| pool.attributes["protocol"] == "PROXY")
-    );
+    assert!(balancer.pools.iter().all(|pool| pool.attributes["protocol"] == "PROXY"));
     assert_eq!(balancer.members.len(), 4);
 }
 
@@ -150,9 +140,7 @@ async fn a_shared_load_balancer_outlives_its_owner() {
     assert_eq!(stage.balancers()[0].listeners.len(), 2);
     assert_eq!(stage.address("api"), stage.address("web"));
     assert_eq!(stage.address("more"), "");
-    stage
-        .services
-        .retain(|service| ["web", "api"].contains(&&*service.id.name));
+    stage.services.retain(|service| ["web", "api"].contains(&&*service.id.name));
     stage.settle().await;
 
     stage.service("web").deleting = true;

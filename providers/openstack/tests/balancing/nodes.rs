@@ -103,9 +103,7 @@ async fn three_nodes_with_one_address_are_one_member_and_a_warning_names_them() 
         stage.nodes.retain(|node| node.view.name != "b");
         stage.settle().await;
         expect(&stage, &[("c", &address), ("node-1", &other), third]);
-        stage
-            .nodes
-            .retain(|node| !["a", "c"].contains(&node.view.name.as_str()));
+        stage.nodes.retain(|node| !["a", "c"].contains(&node.view.name.as_str()));
         stage.settle().await;
         assert_eq!(stage.complaints(), [""; 0], "{config}");
         expect(&stage, &[("node-0", &address), ("node-1", &other), third]);

@@ -56,8 +56,7 @@ impl OtherClient {
         let found: Value = asked.send().await.unwrap().json().await.unwrap();
         let mut groups = found["port"]["security_groups"].as_array().unwrap().clone();
         groups.push(json!(group));
-        self.send(self.http.put(url), "port", json!({"security_groups": groups}))
-            .await;
+        self.send(self.http.put(url), "port", json!({"security_groups": groups})).await;
     }
 
     async fn send(&self, request: reqwest::RequestBuilder, kind: &str, body: Value) -> String {
@@ -85,8 +84,7 @@ impl OtherClient {
         });
         let pool = self.create("pools", "pool", body).await;
         let body = json!({"address": "10.0.0.99", "protocol_port": 9999, "weight": 7});
-        self.create(&format!("pools/{pool}/members"), "member", body)
-            .await;
+        self.create(&format!("pools/{pool}/members"), "member", body).await;
         let body = json!({"pool_id": pool, "type": "TCP", "delay": 9, "timeout": 8, "max_retries": 7});
         self.create("healthmonitors", "healthmonitor", body).await;
         // One that no listener uses.

@@ -69,9 +69,5 @@ async fn a_service_without_eligible_nodes_is_changed_all_the_same_and_keeps_its_
     let balancer = stage.balancers().remove(0);
     assert_eq!(balancer.members, members);
     let listeners = balancer.listeners.iter();
-    assert!(
-        listeners
-            .map(|one| &one.attributes["connection_limit"])
-            .all(|limit| *limit == 5)
-    );
+    assert!(listeners.map(|one| &one.attributes["connection_limit"]).all(|limit| *limit == 5));
 }

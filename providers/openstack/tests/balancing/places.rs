@@ -44,12 +44,8 @@ fn network(
 #[tokio::test]
 async fn virtual_addresses_and_members_by_annotation_class_and_config() {
     let mut stage = cloud("", |_| {}).await;
-    let (net, subnets) = network(
-        &stage,
-        "apart",
-        false,
-        &[("a", "10.77.0.0/24", &[]), ("b", "10.78.0.0/24", &[])],
-    );
+    let (net, subnets) =
+        network(&stage, "apart", false, &[("a", "10.77.0.0/24", &[]), ("b", "10.78.0.0/24", &[])]);
     let conf = format!(
         "flavor-id = none\nmember-subnet-id = {b}\n[LoadBalancerClass \"own\"]\nsubnet-id = {b}\nmember-subnet-id = {a}\n",
         a = subnets[0],
@@ -61,11 +57,7 @@ async fn virtual_addresses_and_members_by_annotation_class_and_config() {
     for (annotations, vip, members) in [
         (vec![("subnet-id", subnets[0].as_str())], "10.77.", &subnets[1]),
         (vec![("network-id", net.as_str())], "10.7", &subnets[1]),
-        (
-            vec![("class", "own"), ("member-subnet-id", subnets[1].as_str())],
-            "10.78.",
-            &subnets[1],
-        ),
+        (vec![("class", "own"), ("member-subnet-id", subnets[1].as_str())], "10.78.", &subnets[1]),
         (vec![("class", "own")], "10.78.", &subnets[0]),
     ] {
         let mut wanted = web(&[80], &annotations);
@@ -79,11 +71,7 @@ async fn virtual_addresses_and_members_by_annotation_class_and_config() {
         assert_eq!(*subnet, json!(members), "{annotations:?}");
         assert_eq!(stage.address("web"), address);
         // Fields that cannot be changed stay, and users are notified.
-        annotate(
-            stage.service("web"),
-            &annotation_key("subnet-id"),
-            Some("another"),
-        );
+        annotate(stage.service("web"), &annotation_key("subnet-id"), Some("another"));
         stage.settle().await;
         stage.assert_complaints(&["subnet-id"]);
         stage.service("web").deleting = true;
@@ -92,12 +80,7 @@ async fn virtual_addresses_and_members_by_annotation_class_and_config() {
     }
     stage.services = vec![web(&[80], &[("class", "unknown")])];
     stage.settle().await;
-    assert!(
-        stage
-            .complaints()
-            .join("")
-            .contains("[LoadBalancerClass \"unknown\"]")
-    );
+    assert!(stage.complaints().join("").contains("[LoadBalancerClass \"unknown\"]"));
 }
 
 #[tokio::test]
@@ -119,15 +102,9 @@ async fn an_ipv6_service_has_an_address_of_its_family_and_no_floating_one() {
     assert!(vip.is_ipv6());
     assert!(warnings(&stage).contains(&"LoadBalancerFloatingIPSkipped"));
     assert!(!stage.sim.call_counts().contains_key("floating_ip_create"));
-    let addresses: Vec<_> = balancer
-        .members
-        .iter()
-        .map(|member| &member.attributes["address"])
-        .collect();
+    let addresses: Vec<_> = balancer.members.iter().map(|member| &member.attributes["address"]).collect();
     assert!(
-        addresses
-            .iter()
-            .all(|address| address.as_str().unwrap().contains("fd00:6::")),
+        addresses.iter().all(|address| address.as_str().unwrap().contains("fd00:6::")),
         "{addresses:?}"
     );
     assert_eq!(balancer.listeners[0].attributes["allowed_cidrs"], json!(["::/0"]));
@@ -143,11 +120,7 @@ async fn nodes_by_their_labels() {
     assert_eq!(stage.balancers()[0].members.len(), 2);
 
     // A label is added, changed and removed: members follow without discovery.
-    annotate(
-        stage.service("web"),
-        &annotation_key("node-selector"),
-        Some("pool=edge, fast"),
-    );
+    annotate(stage.service("web"), &annotation_key("node-selector"), Some("pool=edge, fast"));
     stage.settle().await;
     assert!(stage.balancers()[0].members.is_empty());
     for (labels, members) in [
@@ -183,11 +156,7 @@ async fn security_groups_go_when_they_are_managed_no_more() {
     stage.sim.clear_calls();
     stage.settle_well().await;
     let counts = stage.sim.call_counts();
-    assert_eq!(
-        (counts["security_group_delete"], counts["port_update"]),
-        (2, 2),
-        "{counts:?}"
-    );
+    assert_eq!((counts["security_group_delete"], counts["port_update"]), (2, 2), "{counts:?}");
     assert_eq!(stage.balancers().len(), 2);
     quiet(&mut stage).await;
 }
@@ -205,16 +174,10 @@ async fn tags_of_old_releases_go_with_the_group() {
     }
     let calls = stage.sim.calls();
     let mut queries = calls.iter().flat_map(|call| call.query.split('&'));
-    let group = queries
-        .find_map(|pair| pair.strip_prefix("security_groups="))
-        .unwrap()
-        .to_owned();
+    let group = queries.find_map(|pair| pair.strip_prefix("security_groups=")).unwrap().to_owned();
     stage.sim.clear_faults();
     let server = stage.nodes[0].view.provider_id.clone().unwrap();
-    let port = stage
-        .sim
-        .server_ports(server.trim_start_matches("openstack:///"))
-        .remove(0);
+    let port = stage.sim.server_ports(server.trim_start_matches("openstack:///")).remove(0);
     let patch = PortPatch {
         tags: Some(vec!["mine".to_owned(), group]),
         ..PortPatch::default()

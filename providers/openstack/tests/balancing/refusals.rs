@@ -35,14 +35,8 @@ async fn credentials_of_another_project_change_nothing_and_end_nothing() {
     assert_eq!(stage.services.len(), 2);
     for name in ["web", "other"] {
         let service = stage.service(name);
-        assert!(
-            service.finalizers.contains(&ServiceView::FINALIZER.into()),
-            "{name}"
-        );
-        assert!(
-            !service.ingress.is_empty() && service.annotation(ID).is_some(),
-            "{name}"
-        );
+        assert!(service.finalizers.contains(&ServiceView::FINALIZER.into()), "{name}");
+        assert!(!service.ingress.is_empty() && service.annotation(ID).is_some(), "{name}");
     }
     assert_eq!(Picture::of(&stage.sim, &[]).differs(&before), None);
 
@@ -70,11 +64,7 @@ async fn a_create_only_field_is_blocked_and_the_rest_is_applied() {
         assert_eq!(stage.balancers()[0].loadbalancer.id, id, "{key}");
         annotate(stage.service("web"), &key, None);
     }
-    annotate(
-        stage.service("web"),
-        &format!("{PREFIX}availability-zone"),
-        Some("moon"),
-    );
+    annotate(stage.service("web"), &format!("{PREFIX}availability-zone"), Some("moon"));
     stage.service("web").ports = service("web", &[80, 444]).ports;
     stage.join();
     stage.settle().await;
@@ -82,11 +72,7 @@ async fn a_create_only_field_is_blocked_and_the_rest_is_applied() {
     assert_eq!(balancer.loadbalancer.id, id);
     assert_eq!(balancer.members.len(), 6);
     let ports = balancer.listeners.iter();
-    assert!(
-        ports
-            .map(|one| &one.attributes["protocol_port"])
-            .any(|port| port == 444)
-    );
+    assert!(ports.map(|one| &one.attributes["protocol_port"]).any(|port| port == 444));
     stage.service("web").deleting = true;
     stage.settle().await;
     assert!(stage.services.is_empty() && stage.balancers().is_empty());
@@ -116,11 +102,7 @@ async fn values_without_a_meaning_are_named_in_one_note_and_their_defaults_used(
     };
     assert!(warning.warning && warning.reason == "LoadBalancerAnnotationIgnored");
     for (key, value) in odd {
-        assert!(
-            warning.message.contains(&format!("{key}: \"{value}\"")),
-            "{key}: {}",
-            warning.message
-        );
+        assert!(warning.message.contains(&format!("{key}: \"{value}\"")), "{key}: {}", warning.message);
     }
 }
 
@@ -152,34 +134,20 @@ async fn a_service_with_refused_values_still_follows_nodes_and_can_be_deleted() 
             .map(|listener| listener.attributes["protocol_port"].as_i64().unwrap())
             .collect();
         assert!(ports.contains(&443) && !ports.contains(&444), "{key}: {ports:?}");
-        let of_80 = balancer
-            .members
-            .iter()
-            .filter(|member| member.attributes["protocol_port"] == 30080);
+        let of_80 = balancer.members.iter().filter(|member| member.attributes["protocol_port"] == 30080);
         assert_eq!(of_80.count(), 3, "{key}: its members follow the nodes");
         let groups = stage.sim.security_groups();
         let group = groups.iter().find(|group| group.name.starts_with("lb-sg-"));
-        assert_eq!(
-            group.unwrap().ports.len(),
-            3,
-            "{key}: and so does its security group"
-        );
+        assert_eq!(group.unwrap().ports.len(), 3, "{key}: and so does its security group");
         assert_ne!(stage.address("web"), "", "{key}");
         stage.service("web").deleting = true;
         stage.settle().await;
-        assert!(
-            stage.services.is_empty() && Picture::of(&stage.sim, &[]).is_empty(),
-            "{key}"
-        );
+        assert!(stage.services.is_empty() && Picture::of(&stage.sim, &[]).is_empty(), "{key}");
     }
     // A Service that never had a load balancer gets none, and is deleted.
     let mut stage = Stage::new(1, MANAGED).await;
     let mut web = service("web", &[80]);
-    annotate(
-        &mut web,
-        &format!("{PREFIX}health-monitor-max-retries"),
-        Some("11"),
-    );
+    annotate(&mut web, &format!("{PREFIX}health-monitor-max-retries"), Some("11"));
     annotate(&mut web, &format!("{PREFIX}proxy-protocol"), Some("true"));
     annotate(&mut web, &format!("{PREFIX}x-forwarded-for"), Some("true"));
     stage.services.push(web);

@@ -9,10 +9,7 @@ use crate::stage::{ID, Stage, annotate, service};
 /// Like after the Go cloud controller: without our ownership tag.
 fn unmark(stage: &Stage) {
     for balancer in stage.balancers() {
-        let tags = balancer.loadbalancer.attributes["tags"]
-            .as_array()
-            .unwrap()
-            .clone();
+        let tags = balancer.loadbalancer.attributes["tags"].as_array().unwrap().clone();
         let tags: Vec<_> = tags
             .into_iter()
             .filter(|tag| !tag.as_str().unwrap().starts_with(ClusterTag::PREFIX))
@@ -43,10 +40,7 @@ fn names(stage: &Stage) -> Vec<String> {
 
 fn warnings(stage: &Stage) -> Vec<&'static str> {
     let reports = stage.reports.iter();
-    reports
-        .flat_map(|report| &report.events)
-        .map(|event| event.reason)
-        .collect()
+    reports.flat_map(|report| &report.events).map(|event| event.reason).collect()
 }
 
 #[tokio::test]
@@ -64,14 +58,8 @@ async fn load_balancers_get_the_new_name_whichever_program_created_them() {
         stage.settle_well().await;
         assert_eq!(stage.balancers().len(), 1);
         let balancer = stage.balancers().remove(0);
-        assert_eq!(
-            (&balancer.loadbalancer.id, stage.address("web")),
-            (&id, address.clone())
-        );
-        let expected: Vec<_> = before
-            .iter()
-            .map(|name| name.replace("_kubernetes_", "_my_new_"))
-            .collect();
+        assert_eq!((&balancer.loadbalancer.id, stage.address("web")), (&id, address.clone()));
+        let expected: Vec<_> = before.iter().map(|name| name.replace("_kubernetes_", "_my_new_")).collect();
         assert_eq!(names(&stage), expected);
         let mark = balancer.loadbalancer.attributes["tags"].to_string();
         assert!(mark.contains(ClusterTag::PREFIX), "{mark}");
@@ -118,20 +106,13 @@ async fn an_interrupted_renaming_is_reverted() {
         let place = format!("{written} writes, then {last}");
         assert_eq!(stage.complaints(), [""; 0], "{place}");
         let like = |name: &String| name.replace("_kubernetes_", &format!("_{last}_"));
-        assert_eq!(
-            names(&stage),
-            before.iter().map(like).collect::<Vec<_>>(),
-            "{place}"
-        );
+        assert_eq!(names(&stage), before.iter().map(like).collect::<Vec<_>>(), "{place}");
         assert_eq!(stage.balancers().len(), 1, "{place}");
         assert_eq!(stage.balancers()[0].loadbalancer.id, id, "{place}");
         assert_eq!(stage.balancers()[0].listeners.len(), 2, "{place}");
         stage.service("web").deleting = true;
         stage.settle().await;
-        assert!(
-            stage.balancers().is_empty() && stage.services.is_empty(),
-            "{place}"
-        );
+        assert!(stage.balancers().is_empty() && stage.services.is_empty(), "{place}");
     }
 }
 
@@ -162,10 +143,7 @@ async fn a_service_that_leaves_during_the_rename_leaves_nothing() {
         stage.restart().await;
         stage.service("web").deleting = true;
         stage.settle().await;
-        assert!(
-            stage.balancers().is_empty() && stage.services.is_empty(),
-            "{unmarked}"
-        );
+        assert!(stage.balancers().is_empty() && stage.services.is_empty(), "{unmarked}");
         assert!(stage.sim.call_counts().contains_key("floating_ip_delete"));
     }
 }
@@ -186,11 +164,7 @@ async fn changes_wait_for_nothing_and_a_service_without_annotations_finds_its_ow
     assert_eq!(balancers.len(), 1);
     assert_eq!(balancers[0].loadbalancer.id, id);
     assert_eq!((balancers[0].listeners.len(), balancers[0].members.len()), (2, 6));
-    assert!(
-        names(&stage).iter().all(|name| name.contains("_other_")),
-        "{:?}",
-        names(&stage)
-    );
+    assert!(names(&stage).iter().all(|name| name.contains("_other_")), "{:?}", names(&stage));
 }
 
 #[tokio::test]
@@ -206,11 +180,7 @@ async fn those_that_share_it_are_renamed_with_it() {
     stage.cluster = "other".to_owned();
     stage.restart().await;
     stage.settle_well().await;
-    assert!(
-        names(&stage).iter().all(|name| name.contains("_other_")),
-        "{:?}",
-        names(&stage)
-    );
+    assert!(names(&stage).iter().all(|name| name.contains("_other_")), "{:?}", names(&stage));
     stage.service("api").deleting = true;
     stage.settle().await;
     assert!(stage.balancers().is_empty() && stage.services.is_empty());

@@ -110,11 +110,7 @@ async fn stage() -> Stage {
     };
     let secret = stage.sim.create_secret(&secret).unwrap();
     let mut web = service("web", &[443]);
-    annotate(
-        &mut web,
-        "loadbalancer.openstack.org/default-tls-container-ref",
-        Some(&secret),
-    );
+    annotate(&mut web, "loadbalancer.openstack.org/default-tls-container-ref", Some(&secret));
     stage.services.push(web);
     stage
 }

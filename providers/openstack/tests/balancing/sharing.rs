@@ -16,9 +16,8 @@ fn listeners(stage: &Stage, id: &str) -> Vec<i64> {
     let balancers = stage.balancers();
     let balancer = balancers.iter().find(|one| one.loadbalancer.id == id).unwrap();
     let ports = balancer.listeners.iter();
-    let mut ports: Vec<_> = ports
-        .map(|listener| listener.attributes["protocol_port"].as_i64().unwrap())
-        .collect();
+    let mut ports: Vec<_> =
+        ports.map(|listener| listener.attributes["protocol_port"].as_i64().unwrap()).collect();
     ports.sort_unstable();
     ports
 }
@@ -46,10 +45,7 @@ async fn with_a_users_under(config: &str) -> (Stage, String) {
     let id = OtherClient::of(&stage.sim).await.balancer("mine").await;
     let balancer = stage.balancers().remove(0).loadbalancer;
     let port = balancer.attributes["vip_port_id"].as_str().unwrap().to_owned();
-    stage
-        .sim
-        .add_floating(&port, "203.0.113.77".parse().unwrap())
-        .unwrap();
+    stage.sim.add_floating(&port, "203.0.113.77".parse().unwrap()).unwrap();
     (stage, id)
 }
 
@@ -73,10 +69,7 @@ async fn two_that_come_at_once_are_both_served_and_one_port_has_one_winner() {
     push(&mut stage, "four", &[80], &id);
     stage.settle().await;
     let complaints = stage.complaints().join("\n");
-    assert!(
-        complaints.contains("port TCP/80") || complaints.contains("80"),
-        "{complaints}"
-    );
+    assert!(complaints.contains("port TCP/80") || complaints.contains("80"), "{complaints}");
     assert_eq!(listeners(&stage, &id), [80, 9999]);
     let served = |stage: &Stage| ["three", "four"].map(|name| !stage.address(name).is_empty());
     let first = served(&stage);
@@ -100,15 +93,8 @@ async fn a_taken_port_is_refused_and_stays_with_its_service() {
     push(&mut stage, "api", &[80], &id);
     stage.settle().await;
     let complaints = stage.complaints().join("\n");
-    assert!(
-        complaints.contains("shop/web") || complaints.contains("shop/api"),
-        "{complaints}"
-    );
-    assert_ne!(
-        stage.address("web"),
-        "",
-        "the first Service keeps it: {complaints}"
-    );
+    assert!(complaints.contains("shop/web") || complaints.contains("shop/api"), "{complaints}");
+    assert_ne!(stage.address("web"), "", "the first Service keeps it: {complaints}");
     assert_eq!(stage.address("api"), "");
     assert_eq!(Picture::of(&stage.sim, &[]).differs(&before), None);
     // A new process only knows the cloud.
@@ -141,10 +127,8 @@ async fn one_leaves_while_the_other_is_updated() {
     let balancer = stage.balancers().remove(0);
     assert_eq!((balancer.pools.len(), balancer.members.len()), (2, 4));
     let own = ["kube_service_kubernetes_shop_web".to_owned()];
-    let services: Vec<_> = tags(&stage, &id)
-        .into_iter()
-        .filter(|tag| tag.starts_with("kube_service_"))
-        .collect();
+    let services: Vec<_> =
+        tags(&stage, &id).into_iter().filter(|tag| tag.starts_with("kube_service_")).collect();
     assert_eq!(services, own);
 }
 
@@ -242,10 +226,7 @@ async fn a_load_balancer_that_a_service_left_before_the_takeover_is_reported() {
     assert_eq!(listeners(&stage, &left), [9999]);
     let blocked = stage.reports.iter().flat_map(|report| &report.blocked);
     let blocked: Vec<_> = blocked.map(|blocked| &blocked.field).collect();
-    assert!(
-        blocked[0].contains("kube_service_kubernetes_shop_web"),
-        "{blocked:?}"
-    );
+    assert!(blocked[0].contains("kube_service_kubernetes_shop_web"), "{blocked:?}");
     // The Go program deletes only the one that the Service names.
     stage.service("web").deleting = true;
     stage.settle().await;
@@ -262,10 +243,7 @@ async fn the_same_load_balancer_named_by_id_and_by_name_is_one() {
     stage.settle_well().await;
     assert_eq!(listeners(&stage, &id), [80, 81, 9999]);
     assert_eq!(stage.address("by-name"), stage.address("by-id"));
-    let parts = stage
-        .reports
-        .iter()
-        .filter(|report| report.part.as_str().starts_with("lb/"));
+    let parts = stage.reports.iter().filter(|report| report.part.as_str().starts_with("lb/"));
     assert_eq!(parts.count(), 1);
     stage.restart().await;
     stage.sim.clear_calls();
@@ -288,11 +266,7 @@ async fn a_users_objects_on_their_load_balancer_are_never_changed() {
     stage.settle_well().await;
     // A user's port does not become the Service's.
     stage.service("web").ports = service("web", &[443, 9999]).ports;
-    annotate(
-        stage.service("web"),
-        "loadbalancer.openstack.org/connection-limit",
-        Some("5"),
-    );
+    annotate(stage.service("web"), "loadbalancer.openstack.org/connection-limit", Some("5"));
     stage.settle().await;
     stage.assert_complaints(&["another user's"]);
     stage.service("web").ports = service("web", &[443]).ports;
@@ -303,9 +277,7 @@ async fn a_users_objects_on_their_load_balancer_are_never_changed() {
     assert_eq!(listeners(&stage, &id), [443, 9999]);
     // The load balancer is deleted by another client, and the Service leaves it and returns.
     let ours = stage.balancers().remove(0).listeners;
-    let ours = ours
-        .iter()
-        .find(|listener| listener.attributes["protocol_port"] == json!(443));
+    let ours = ours.iter().find(|listener| listener.attributes["protocol_port"] == json!(443));
     stage.sim.delete_object(&ours.unwrap().id).unwrap();
     stage.restart().await;
     stage.settle().await;
@@ -334,10 +306,7 @@ async fn a_users_listener_that_shares_a_pool_does_not_take_it() {
     stage.restart().await;
     stage.settle_well().await;
     let balancer = stage.balancers().remove(0);
-    assert_eq!(
-        (balancer.pools.len(), balancer.members.len()),
-        (pools.len(), 1 + 3)
-    );
+    assert_eq!((balancer.pools.len(), balancer.members.len()), (pools.len(), 1 + 3));
 }
 
 #[tokio::test]
@@ -352,9 +321,7 @@ async fn a_users_security_group_and_its_rules_are_never_changed() {
         "security_group_id": group, "direction": "ingress", "ethertype": "IPv4", "protocol": "tcp",
         "port_range_min": 30000, "port_range_max": 32767, "remote_ip_prefix": "10.0.0.0/8",
     });
-    other
-        .create_in_network("security-group-rules", "security_group_rule", rule)
-        .await;
+    other.create_in_network("security-group-rules", "security_group_rule", rule).await;
     for node in &stage.nodes {
         let server = node.view.provider_id.as_deref().unwrap();
         let ports = stage.sim.server_ports(server.trim_start_matches("openstack:///"));
@@ -393,18 +360,12 @@ async fn a_load_balancer_that_another_cluster_uses_outlives_our_last_service() {
     let mut all = tags(&stage, &balancer.id);
     all.push(other.to_owned());
     let patch = json!({"tags": all});
-    stage
-        .sim
-        .patch_object(&balancer.id, patch.as_object().unwrap())
-        .unwrap();
+    stage.sim.patch_object(&balancer.id, patch.as_object().unwrap()).unwrap();
     let body = json!({
         "loadbalancer_id": balancer.id, "name": format!("listener_0_{other}"), "protocol": "TCP",
         "protocol_port": 8443, "tags": [other],
     });
-    OtherClient::of(&stage.sim)
-        .await
-        .create("listeners", "listener", body)
-        .await;
+    OtherClient::of(&stage.sim).await.create("listeners", "listener", body).await;
     stage.read.freshness = Freshness::now();
     stage.service("web").deleting = true;
     stage.run_through().await;
@@ -412,10 +373,7 @@ async fn a_load_balancer_that_another_cluster_uses_outlives_our_last_service() {
     assert!(stage.services.is_empty());
     assert_eq!(listeners(&stage, &balancer.id), [8443]);
     let left = tags(&stage, &balancer.id);
-    assert!(
-        left.contains(&other.to_owned()) && !left.contains(&balancer.name),
-        "{left:?}"
-    );
+    assert!(left.contains(&other.to_owned()) && !left.contains(&balancer.name), "{left:?}");
 }
 
 #[tokio::test]
@@ -438,17 +396,13 @@ async fn a_second_service_that_is_refused_keeps_what_it_has_and_follows_the_node
         stage.settle().await;
         let members = stage.balancers().remove(0).members;
         for node_port in [30080, 30081] {
-            let at = members
-                .iter()
-                .filter(|member| member.attributes["protocol_port"] == node_port);
+            let at = members.iter().filter(|member| member.attributes["protocol_port"] == node_port);
             assert_eq!(at.count(), 3, "{node_port}");
         }
         assert_eq!(listeners(&stage, &id), [80, 81]);
         for name in ["web", "api"] {
             let groups = stage.sim.security_groups();
-            let group = groups
-                .iter()
-                .find(|group| group.name == format!("lb-sg-uid-{name}-shop-{name}"));
+            let group = groups.iter().find(|group| group.name == format!("lb-sg-uid-{name}-shop-{name}"));
             assert_eq!(group.unwrap().ports.len(), 3, "{name}");
         }
         stage.service("api").deleting = true;

@@ -117,10 +117,7 @@ impl Stage {
         };
         let credential = self.sim.create_app_credential(&credential).unwrap();
         let sections = self.conf.split_once("[LoadBalancer]").unwrap().1;
-        self.conf = format!(
-            "{}\n[LoadBalancer]{sections}",
-            self.sim.cloud_conf_for(&credential)
-        );
+        self.conf = format!("{}\n[LoadBalancer]{sections}", self.sim.cloud_conf_for(&credential));
     }
 
     /// Starts a new process.
@@ -146,9 +143,7 @@ impl Stage {
     /// Starts a new process with other credentials.
     pub(crate) async fn restart_as(&mut self, credentials: &str) {
         let (_, settings) = self.conf.split_once("[LoadBalancer]").unwrap();
-        self.cloud = build(&format!("{credentials}\n[LoadBalancer]{settings}"))
-            .await
-            .unwrap();
+        self.cloud = build(&format!("{credentials}\n[LoadBalancer]{settings}")).await.unwrap();
     }
 
     pub(crate) async fn run(&self, part: &PartKey, request: &Request) -> PartReport {
@@ -182,10 +177,7 @@ impl Stage {
 
     pub(crate) fn address(&self, name: &str) -> String {
         let ingress = self.find(name).unwrap().ingress.first();
-        ingress
-            .and_then(|ingress| ingress.ip.as_deref())
-            .unwrap_or_default()
-            .to_owned()
+        ingress.and_then(|ingress| ingress.ip.as_deref()).unwrap_or_default().to_owned()
     }
 
     /// The writes and reads since the last check, without authentication.

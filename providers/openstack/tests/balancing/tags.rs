@@ -108,10 +108,7 @@ async fn a_listeners_and_a_load_balancers_further_tags_survive_a_renaming() {
     let listeners = balancer.listeners.iter();
     let found = listeners.filter(|found| found.id == listener);
     let found: Vec<_> = found.map(|found| found.attributes["tags"].to_string()).collect();
-    assert!(
-        found[0].contains("of a person") && found[0].contains("_renamed_"),
-        "{found:?}"
-    );
+    assert!(found[0].contains("of a person") && found[0].contains("_renamed_"), "{found:?}");
     stage.sim.clear_calls();
     stage.restart().await;
     stage.settle().await;
@@ -131,10 +128,6 @@ async fn another_clusters_service_of_the_same_name_is_not_adopted() {
     stage.settle_well().await;
     assert!(stage.services.is_empty());
     let left = stage.balancers().remove(0);
-    assert!(
-        left.listeners.is_empty() && left.pools.is_empty(),
-        "{:?}",
-        left.listeners
-    );
+    assert!(left.listeners.is_empty() && left.pools.is_empty(), "{:?}", left.listeners);
     assert!(tags(&stage).contains(&THEIRS.to_owned()));
 }

@@ -9,9 +9,7 @@ use crate::stage::{ADDRESS, ID, MANAGED, Stage, annotate, service};
 /// The write operations.
 fn writes(stage: &Stage) -> Vec<&'static str> {
     let calls = stage.sim.calls();
-    let writes = calls
-        .iter()
-        .filter(|call| call.service != "identity" && call.method != "GET");
+    let writes = calls.iter().filter(|call| call.service != "identity" && call.method != "GET");
     writes.map(|call| call.op).collect()
 }
 
@@ -20,20 +18,13 @@ async fn another_clusters_load_balancer_of_the_same_name_is_left_alone() {
     let mut stage = Stage::served().await;
     let balancer = stage.balancers().remove(0).loadbalancer;
     let tags = json!({"tags": [balancer.name, ClusterTag::of("another").as_str()]});
-    stage
-        .sim
-        .patch_object(&balancer.id, tags.as_object().unwrap())
-        .unwrap();
+    stage.sim.patch_object(&balancer.id, tags.as_object().unwrap()).unwrap();
     stage.services = vec![service("web", &[80])];
     stage.restart().await;
     stage.sim.clear_calls();
     stage.settle().await;
     stage.assert_complaints(&["another cluster's"]);
-    assert!(
-        !writes(&stage).iter().any(|op| op.starts_with("loadbalancer")),
-        "{:?}",
-        writes(&stage)
-    );
+    assert!(!writes(&stage).iter().any(|op| op.starts_with("loadbalancer")), "{:?}", writes(&stage));
     assert_eq!(stage.address("web"), "");
     stage.service("web").deleting = true;
     stage.settle().await;
@@ -51,11 +42,7 @@ async fn a_load_balancer_in_error_that_once_worked_is_never_deleted() {
     stage.settle().await;
     stage.assert_complaints(&["ERROR"]);
     assert_eq!(stage.balancers()[0].loadbalancer.id, id);
-    assert!(
-        !writes(&stage).iter().any(|op| op.starts_with("loadbalancer")),
-        "{:?}",
-        writes(&stage)
-    );
+    assert!(!writes(&stage).iter().any(|op| op.starts_with("loadbalancer")), "{:?}", writes(&stage));
     // A leaving Service loses it nevertheless.
     stage.service("web").deleting = true;
     stage.settle().await;
@@ -71,10 +58,7 @@ async fn a_deleted_load_balancer_is_recreated_with_the_annotations() {
     stage.settle_well().await;
     let now = stage.balancers().remove(0);
     assert_ne!(now.loadbalancer.id, id);
-    assert_eq!(
-        stage.service("web").annotation(ID),
-        Some(now.loadbalancer.id.as_str())
-    );
+    assert_eq!(stage.service("web").annotation(ID), Some(now.loadbalancer.id.as_str()));
 
     // A load balancer that a user named is not created, also if it served the Service before.
     let mut other = service("other", &[80]);
@@ -98,10 +82,7 @@ async fn an_id_that_the_project_does_not_have_is_replaced_with_an_event() {
     stage.pass_once().await;
     let reported = events(&stage);
     let names_both = |text: &String| text.contains("another-projects") && text.contains(&id);
-    assert!(
-        reported.len() == 1 && reported.iter().all(names_both),
-        "{reported:?}"
-    );
+    assert!(reported.len() == 1 && reported.iter().all(names_both), "{reported:?}");
     stage.settle().await;
     assert_eq!(stage.service("web").annotation(ID), Some(&*id));
     assert_eq!(events(&stage), [""; 0]);
@@ -114,10 +95,7 @@ async fn nothing_is_recreated_while_no_node_is_visible() {
     stage.sim.delete_object(&id).unwrap();
     for node in &stage.nodes {
         let provider_id = node.view.provider_id.clone().unwrap();
-        stage
-            .sim
-            .delete_server(provider_id.trim_start_matches("openstack:///"))
-            .unwrap();
+        stage.sim.delete_server(provider_id.trim_start_matches("openstack:///")).unwrap();
     }
     stage.restart().await;
     stage.sim.clear_calls();
@@ -126,12 +104,7 @@ async fn nothing_is_recreated_while_no_node_is_visible() {
     assert!(!writes(&stage).contains(&"loadbalancer_create"));
     stage.service("web").deleting = true;
     stage.settle().await;
-    assert!(
-        stage
-            .service("web")
-            .finalizers
-            .contains(&ServiceView::FINALIZER.into())
-    );
+    assert!(stage.service("web").finalizers.contains(&ServiceView::FINALIZER.into()));
 }
 
 #[tokio::test]
@@ -166,10 +139,7 @@ async fn without_nodes_members_and_their_user_settings_stay() {
     let mut stage = Stage::served().await;
     let member = stage.balancers()[0].members[0].clone();
     let drained = json!({"weight": 0});
-    stage
-        .sim
-        .patch_object(&member.id, drained.as_object().unwrap())
-        .unwrap();
+    stage.sim.patch_object(&member.id, drained.as_object().unwrap()).unwrap();
     stage.join();
     stage.join();
     let gone = stage.nodes.remove(1);

@@ -54,11 +54,8 @@ const PYTHON_DATA: &[&str] = &[
 /// Replaces values that differ between the clouds: everything that the cloud has a name for, and everything in the form
 /// of an ID, a time, a MAC address or a token.
 fn normal(world: &ClusterSnapshot, text: &str) -> String {
-    let mut known: Vec<(&str, &str)> = world
-        .vars
-        .iter()
-        .map(|(name, value)| (*name, value.as_str()))
-        .collect();
+    let mut known: Vec<(&str, &str)> =
+        world.vars.iter().map(|(name, value)| (*name, value.as_str())).collect();
     // The longest first, since one may be part of another.
     known.sort_by_key(|(_, value)| std::cmp::Reverse(value.len()));
     let mut text = text.to_owned();
@@ -103,17 +100,11 @@ fn replace_whole(text: &str, value: &str, with: &str) -> String {
 }
 
 fn form(word: &str) -> String {
-    let hex = |text: &str| {
-        text.bytes()
-            .all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
-    };
+    let hex = |text: &str| text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
     let groups = |text: &str, separator: char, lengths: &[usize]| {
         let parts: Vec<&str> = text.split(separator).collect();
         parts.len() == lengths.len()
-            && parts
-                .iter()
-                .zip(lengths)
-                .all(|(part, length)| part.len() == *length && hex(part))
+            && parts.iter().zip(lengths).all(|(part, length)| part.len() == *length && hex(part))
     };
     if let Some(id) = word.strip_prefix("req-") {
         return format!("req-{}", form(id));
@@ -131,14 +122,9 @@ fn form(word: &str) -> String {
         return "<outer address>".to_owned();
     }
     // Keeps the format and replaces the digits.
-    let year = word
-        .get(..5)
-        .is_some_and(|year| year.starts_with("20") && year.ends_with('-'));
+    let year = word.get(..5).is_some_and(|year| year.starts_with("20") && year.ends_with('-'));
     if year && word.contains('T') {
-        return word
-            .chars()
-            .map(|c| if c.is_ascii_digit() { '0' } else { c })
-            .collect();
+        return word.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect();
     }
     if word.starts_with("gAAAAA") {
         return "<token>".to_owned();
@@ -234,10 +220,10 @@ pub(crate) fn document(world: &ClusterSnapshot, answer: &Answer) -> Value {
             Some((*name, normal(world, &parts.join(", "))))
         })
         .collect();
-    let body = answer.json.as_ref().map_or_else(
-        || json!(normal(world, &answer.text)),
-        |json| normal_json(world, json),
-    );
+    let body = answer
+        .json
+        .as_ref()
+        .map_or_else(|| json!(normal(world, &answer.text)), |json| normal_json(world, json));
     json!({"status": answer.status, "headers": headers, "body": body})
 }
 

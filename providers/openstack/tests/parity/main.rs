@@ -55,13 +55,9 @@ async fn the_simulator_equals_the_real_openstack() {
         compare_all(&real, &simulated, cases)
     });
     let stories = story::stories();
-    let sequences = stories
-        .into_iter()
-        .map(|story| run_sequence(real.again(), simulated.again(), story));
-    let (by_service, sequences) = tokio::join!(
-        futures_util::future::join_all(by_service),
-        futures_util::future::join_all(sequences)
-    );
+    let sequences = stories.into_iter().map(|story| run_sequence(real.again(), simulated.again(), story));
+    let (by_service, sequences) =
+        tokio::join!(futures_util::future::join_all(by_service), futures_util::future::join_all(sequences));
     let reports: Vec<String> = by_service.into_iter().chain(sequences).flatten().collect();
     assert!(
         reports.is_empty(),
@@ -81,10 +77,7 @@ async fn run_sequence(
     for step in story {
         let case = &step.case;
         let (a, b) = tokio::join!(send(&real, case), send(&simulated, case));
-        tokio::join!(
-            step.finish(&mut real, a.json.as_ref()),
-            step.finish(&mut simulated, b.json.as_ref())
-        );
+        tokio::join!(step.finish(&mut real, a.json.as_ref()), step.finish(&mut simulated, b.json.as_ref()));
         let found = compare::differences(&compare::document(&real, &a), &compare::document(&simulated, &b));
         if !found.is_empty() {
             reports.push(report(case, found));
@@ -116,9 +109,7 @@ fn report(case: &Case, found: Vec<Difference>) -> String {
     } in found
     {
         let (real, simulated) = (show(real), show(simulated));
-        report.push_str(&format!(
-            "  {path}\n    real:      {real}\n    simulated: {simulated}\n"
-        ));
+        report.push_str(&format!("  {path}\n    real:      {real}\n    simulated: {simulated}\n"));
     }
     report
 }

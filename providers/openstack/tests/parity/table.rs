@@ -134,9 +134,7 @@ fn nova() -> Vec<Case> {
         bare("/v2.1/servers/detail")
             .token("<token>")
             .with("openstack-api-version", "identity 3.0, compute 2.47"),
-        bare("/v2.1/servers/detail")
-            .token("<token>")
-            .with("openstack-api-version", "2.47"),
+        bare("/v2.1/servers/detail").token("<token>").with("openstack-api-version", "2.47"),
     ];
     for version in ["", "2.1", "2.47"] {
         for path in [

@@ -77,9 +77,7 @@ impl ClusterSnapshot {
     }
 
     pub(crate) fn var(&self, name: &str) -> &str {
-        self.vars
-            .get(name)
-            .unwrap_or_else(|| panic!("nothing is called {name}"))
+        self.vars.get(name).unwrap_or_else(|| panic!("nothing is called {name}"))
     }
 
     async fn send(&self, method: Method, url: &str, token: Option<&str>, body: Option<&Value>) -> Answer {
@@ -128,10 +126,7 @@ impl ClusterSnapshot {
             let catalog = document["token"]["catalog"].as_array().unwrap();
             let service = catalog.iter().find(|service| service["type"] == kind).unwrap();
             let endpoints = service["endpoints"].as_array().unwrap();
-            let public = endpoints
-                .iter()
-                .find(|endpoint| endpoint["interface"] == "public")
-                .unwrap();
+            let public = endpoints.iter().find(|endpoint| endpoint["interface"] == "public").unwrap();
             let url = public["url"].as_str().unwrap().trim_end_matches('/');
             let root = url.trim_end_matches("/v2.1").to_owned();
             self.vars.insert(name, root);
@@ -190,12 +185,8 @@ impl ClusterSnapshot {
             )
             .await;
         let user = json!({"name": name, "password": PASSWORD, "domain_id": "default"});
-        let user = self
-            .post(&format!("{keystone}/users"), admin, json!({ "user": user }))
-            .await;
-        let roles = self
-            .ok(Method::GET, &format!("{keystone}/roles?name=member"), admin, None)
-            .await;
+        let user = self.post(&format!("{keystone}/users"), admin, json!({ "user": user })).await;
+        let roles = self.ok(Method::GET, &format!("{keystone}/roles?name=member"), admin, None).await;
         let (project, user) = (text(&project["project"]["id"]), text(&user["user"]["id"]));
         let role = text(&roles["roles"][0]["id"]);
         let url = format!("{keystone}/projects/{project}/users/{user}/roles/{role}");
@@ -205,9 +196,7 @@ impl ClusterSnapshot {
             "password": {"user": {"id": user, "password": PASSWORD}},
         });
         let scope = json!({"project": {"id": project}});
-        let (token, _) = self
-            .log_in(&json!({"auth": {"identity": identity, "scope": scope}}))
-            .await;
+        let (token, _) = self.log_in(&json!({"auth": {"identity": identity, "scope": scope}})).await;
         let url = format!("{keystone}/users/{user}/application_credentials");
         let made = self
             .post(
@@ -227,30 +216,18 @@ impl ClusterSnapshot {
         let neutron = format!("{}/v2.0", self.var("network"));
         let token = self.var("token").to_owned();
         let made = self
-            .post(
-                &format!("{neutron}/networks"),
-                &token,
-                json!({"network": {"name": name}}),
-            )
+            .post(&format!("{neutron}/networks"), &token, json!({"network": {"name": name}}))
             .await;
         let net = text(&made["network"]["id"]);
         let subnet =
             json!({"name": format!("{name}-0"), "network_id": net, "ip_version": 4, "cidr": "10.7.0.0/24"});
-        let made = self
-            .post(&format!("{neutron}/subnets"), &token, json!({ "subnet": subnet }))
-            .await;
+        let made = self.post(&format!("{neutron}/subnets"), &token, json!({ "subnet": subnet })).await;
         let subnet = text(&made["subnet"]["id"]);
         let public = cloud.seed("PUBLIC_NET").unwrap().to_owned();
         let router = json!({"name": name, "external_gateway_info": {"network_id": public}});
-        let made = self
-            .post(&format!("{neutron}/routers"), &token, json!({ "router": router }))
-            .await;
-        let url = format!(
-            "{neutron}/routers/{}/add_router_interface",
-            text(&made["router"]["id"])
-        );
-        self.ok(Method::PUT, &url, &token, Some(&json!({"subnet_id": subnet})))
-            .await;
+        let made = self.post(&format!("{neutron}/routers"), &token, json!({ "router": router })).await;
+        let url = format!("{neutron}/routers/{}/add_router_interface", text(&made["router"]["id"]));
+        self.ok(Method::PUT, &url, &token, Some(&json!({"subnet_id": subnet}))).await;
         self.vars.insert("router", text(&made["router"]["id"]));
         let url = format!("{neutron}/subnets?network_id={public}");
         let subnets = self.ok(Method::GET, &url, admin, None).await;
@@ -289,8 +266,7 @@ impl ClusterSnapshot {
         }
         for var in ["a", "b", "c"] {
             let url = format!("{nova}/servers/{}", self.var(var));
-            self.until(&url, &token, |server| server["server"]["status"] == "ACTIVE")
-                .await;
+            self.until(&url, &token, |server| server["server"]["status"] == "ACTIVE").await;
         }
         let url = format!("{nova}/servers/{}/action", self.var("c"));
         self.post(&url, &token, json!({"os-stop": null})).await;
@@ -303,20 +279,17 @@ impl ClusterSnapshot {
             let ports = self.ok(Method::GET, &url, &token, None).await;
             let found = &ports["ports"][0];
             self.vars.insert(port, text(&found["id"]));
-            self.vars
-                .insert(address, text(&found["fixed_ips"][0]["ip_address"]));
+            self.vars.insert(address, text(&found["fixed_ips"][0]["ip_address"]));
         }
         let floating = json!({"floating_network_id": self.var("public-net"), "port_id": self.var("port-a")});
         let url = format!("{neutron}/floatingips");
         let made = self.post(&url, &token, json!({ "floatingip": floating })).await;
         let floating = text(&made["floatingip"]["floating_ip_address"]);
         let url = format!("{nova}/servers/{}", self.var("a"));
-        self.until(&url, &token, |server| server.to_string().contains(&floating))
-            .await;
+        self.until(&url, &token, |server| server.to_string().contains(&floating)).await;
         self.vars.insert("floating", floating);
         let url = format!("{nova}/servers/{}", self.var("c"));
-        self.until(&url, &token, |server| server["server"]["status"] == "SHUTOFF")
-            .await;
+        self.until(&url, &token, |server| server["server"]["status"] == "SHUTOFF").await;
     }
 
     /// Waits for the next second of Nova's clock.
@@ -485,8 +458,5 @@ impl ClusterSnapshot {
 }
 
 fn text(value: &Value) -> String {
-    value
-        .as_str()
-        .unwrap_or_else(|| panic!("no text: {value}"))
-        .to_owned()
+    value.as_str().unwrap_or_else(|| panic!("no text: {value}")).to_owned()
 }

@@ -93,9 +93,7 @@ async fn every_kind_of_credentials_gets_in() {
     ];
     let mut c = Connected::new().await;
     for conf in confs {
-        c.cloud = build(&conf)
-            .await
-            .unwrap_or_else(|error| panic!("{conf}\n{error:?}"));
+        c.cloud = build(&conf).await.unwrap_or_else(|error| panic!("{conf}\n{error:?}"));
         present(c.ask(by_id("node-1", &id)).await);
     }
     // Dropped only here, since the clouds above use it.
@@ -113,44 +111,24 @@ async fn wrong_credentials_are_named_without_the_secret() {
         .unwrap();
     let cases = [
         (replaced(&sim.cloud_conf(), "password", "hunter2"), "user \"ccm\""),
+        (replaced(&sim.cloud_conf(), "username", "nobody"), "user \"nobody\""),
+        (replaced(&sim.cloud_conf(), "tenant-name", "nowhere"), "user \"ccm\""),
         (
-            replaced(&sim.cloud_conf(), "username", "nobody"),
-            "user \"nobody\"",
-        ),
-        (
-            replaced(&sim.cloud_conf(), "tenant-name", "nowhere"),
-            "user \"ccm\"",
-        ),
-        (
-            replaced(
-                &sim.cloud_conf_for(&credential),
-                "application-credential-secret",
-                "hunter2",
-            ),
+            replaced(&sim.cloud_conf_for(&credential), "application-credential-secret", "hunter2"),
             credential.id.as_str(),
         ),
         (
-            replaced(
-                &sim.cloud_conf_for(&credential),
-                "application-credential-id",
-                "no-such-id",
-            ),
+            replaced(&sim.cloud_conf_for(&credential), "application-credential-id", "no-such-id"),
             "no-such-id",
         ),
-        (
-            format!("[Global]\nauth-url={}\ntoken=hunter2\n", sim.auth_url()),
-            "the configured token",
-        ),
+        (format!("[Global]\nauth-url={}\ntoken=hunter2\n", sim.auth_url()), "the configured token"),
     ];
     for (conf, who) in cases {
         let error = build(&conf).await.unwrap_err();
         let text = error.report();
         assert_eq!(error.kind(), ErrorKind::Unauthenticated, "{conf}\n{text}");
         assert!(text.contains(&sim.auth_url()) && text.contains(who), "{text}");
-        assert!(
-            !text.contains("hunter2") && !text.contains(&credential.secret),
-            "{text}"
-        );
+        assert!(!text.contains("hunter2") && !text.contains(&credential.secret), "{text}");
     }
 }
 
@@ -161,16 +139,9 @@ async fn a_wrong_region_or_endpoint_type_is_reported_with_the_alternatives() {
         ..Config::default()
     };
     let sim = OpenStack::start(config).await.unwrap();
-    let error = build(&replaced(&sim.cloud_conf(), "region", "RegionThree"))
-        .await
-        .unwrap_err();
+    let error = build(&replaced(&sim.cloud_conf(), "region", "RegionThree")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidConfig);
-    assert!(
-        error
-            .to_string()
-            .contains("available regions: RegionOne, RegionTwo"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("available regions: RegionOne, RegionTwo"), "{error}");
     // Without a project there is no catalog.
     let error = build(
         &without(&sim.cloud_conf(), &["tenant-name", "domain-name"])
@@ -195,23 +166,14 @@ async fn the_region_and_endpoint_type_decide_where_calls_go() {
         })
         .unwrap();
     let conf = replaced(&sim.cloud_conf(), "region", "RegionTwo");
-    let cloud = build(&format!("{conf}os-endpoint-type=internal\n"))
-        .await
-        .unwrap();
+    let cloud = build(&format!("{conf}os-endpoint-type=internal\n")).await.unwrap();
     let c = Connected { sim, cloud };
     let instance = present(c.ask(by_id("node-1", &id)).await);
     assert_eq!(instance.region.as_deref(), Some("RegionTwo"));
-    let calls: Vec<_> = c
-        .sim
-        .calls()
-        .into_iter()
-        .filter(|call| call.service != "identity")
-        .collect();
+    let calls: Vec<_> = c.sim.calls().into_iter().filter(|call| call.service != "identity").collect();
     assert!(!calls.is_empty());
     assert!(
-        calls
-            .iter()
-            .all(|call| call.region == "RegionTwo" && call.interface == "internal"),
+        calls.iter().all(|call| call.region == "RegionTwo" && call.interface == "internal"),
         "{calls:?}"
     );
 }
@@ -231,10 +193,7 @@ async fn a_server_that_is_not_keystone_is_reported() {
             let error = build(&conf).await.unwrap_err();
             let text = error.report();
             assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{text}");
-            assert!(
-                text.contains("no OpenStack Identity service answers") && text.contains(&url),
-                "{text}"
-            );
+            assert!(text.contains("no OpenStack Identity service answers") && text.contains(&url), "{text}");
             assert!(!text.contains("hunter2"), "{text}");
         }
     }
@@ -242,25 +201,12 @@ async fn a_server_that_is_not_keystone_is_reported() {
 
 #[tokio::test]
 async fn an_unreachable_keystone_is_unavailable() {
-    let address = TcpListener::bind("127.0.0.1:0")
+    let address = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let error = build(&format!("[Global]\nauth-url=http://{address}/v3\nuser-id=u\npassword=p\n"))
         .await
-        .unwrap()
-        .local_addr()
-        .unwrap();
-    let error = build(&format!(
-        "[Global]\nauth-url=http://{address}/v3\nuser-id=u\npassword=p\n"
-    ))
-    .await
-    .unwrap_err();
-    assert_eq!(
-        (error.kind(), error.outcome()),
-        (ErrorKind::Unavailable, Outcome::NotDone)
-    );
-    assert!(
-        error.report().contains(&format!("http://{address}/v3")),
-        "{}",
-        error.report()
-    );
+        .unwrap_err();
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unavailable, Outcome::NotDone));
+    assert!(error.report().contains(&format!("http://{address}/v3")), "{}", error.report());
 }
 
 #[tokio::test]
@@ -269,9 +215,7 @@ async fn a_storm_of_refused_tokens_gets_one_new_token() {
     let ids = c.sim.create_servers(40, &ServerSpec::named("node-{i}")).unwrap();
     c.sim.revoke_tokens();
     let queries: Vec<_> = ids.iter().map(|id| existence(by_id("node-1", id))).collect();
-    let asked = queries
-        .chunks(1)
-        .map(|queries| c.describe(queries, Freshness::now()));
+    let asked = queries.chunks(1).map(|queries| c.describe(queries, Freshness::now()));
     for answer in futures_util::future::join_all(asked).await.into_iter().flatten() {
         present(answer);
     }
@@ -334,12 +278,7 @@ async fn a_token_that_expires_at_once_is_replaced_when_it_is_refused() {
     while c.count("token_create") == 0 {
         present(c.describe(&queries, Freshness::now()).await.pop().unwrap());
     }
-    let refused = c
-        .sim
-        .calls()
-        .iter()
-        .filter(|call| call.status == Some(401))
-        .count();
+    let refused = c.sim.calls().iter().filter(|call| call.status == Some(401)).count();
     assert_eq!(refused, 1, "one refusal, one new token");
 }
 

@@ -32,9 +32,7 @@ impl Simulated {
         let quota = "[Quota]\nnetwork-requests-per-second=1000\nnetwork-burst=1000";
         let section = format!("\n[Route]\nrouter-id={id}\n{more}\n{quota}\n");
         let connected = Connected::with(Config::default(), &section).await;
-        connected
-            .sim
-            .configure(|settings| settings.resource_quotas.clear());
+        connected.sim.configure(|settings| settings.resource_quotas.clear());
         let spec = RouterSpec {
             id: Some(id.to_owned()),
             name: "pods".to_owned(),
@@ -54,11 +52,7 @@ impl Simulated {
 impl Simulated {
     fn id(&self, name: &str) -> Result<String, BoxError> {
         let servers = self.servers.lock();
-        let server = servers
-            .iter()
-            .rev()
-            .find(|(known, _)| known == name)
-            .ok_or("never made")?;
+        let server = servers.iter().rev().find(|(known, _)| known == name).ok_or("never made")?;
         Ok(server.1.clone())
     }
 }
@@ -109,9 +103,7 @@ impl RouteSubject for Simulated {
 
     async fn table(&self) -> Result<Option<Vec<(IpNet, String)>>, BoxError> {
         let table = self.connected.sim.router_routes(&self.router);
-        Ok(Some(
-            table.into_iter().map(|(to, via)| (to, via.to_string())).collect(),
-        ))
+        Ok(Some(table.into_iter().map(|(to, via)| (to, via.to_string())).collect()))
     }
 
     fn unroutable(&self) -> Option<RouteNode> {
@@ -148,10 +140,7 @@ async fn the_provider_keeps_the_contract_of_routes_on_the_simulator() {
         for more in ["", "allowed-address-pairs=false"] {
             let subject = Simulated::new(10, more).await;
             let missing = (!atomic).then(|| "extraroute-atomic".to_owned());
-            subject
-                .connected
-                .sim
-                .configure(|settings| settings.missing_extensions.extend(missing));
+            subject.connected.sim.configure(|settings| settings.missing_extensions.extend(missing));
             conformance::routes(&subject).await;
             assert!(subject.connected.sim.router_routes(&subject.router).is_empty());
         }

@@ -16,84 +16,47 @@ fn flavor(name: &str) -> FlavorSpec {
 #[tokio::test]
 async fn a_thousand_nodes_cost_a_page_or_two_and_seven_lists_of_ports() {
     let c = Connected::new().await;
-    c.sim
-        .create_servers(1000, &ServerSpec::named("node-{i:04}"))
-        .unwrap();
+    c.sim.create_servers(1000, &ServerSpec::named("node-{i:04}")).unwrap();
     let queries: Vec<_> = (0..1000).map(|i| by_name(&format!("node-{i:04}"))).collect();
     c.sim.clear_calls();
     for answer in c.describe(&queries, Freshness::now()).await {
         assert!(!present(answer).addresses.is_empty());
     }
     let counts = c.sim.call_counts();
-    assert!(
-        c.count("server_list") <= 2 && c.count("port_list") == 7 && c.total() <= 9,
-        "{counts:?}"
-    );
+    assert!(c.count("server_list") <= 2 && c.count("port_list") == 7 && c.total() <= 9, "{counts:?}");
 
     // Again within the freshness: servers are cached, their ports are read.
     c.sim.clear_calls();
     for answer in c.describe(&queries, MINUTE).await {
         present(answer);
     }
-    assert_eq!(
-        (c.count("port_list"), c.total()),
-        (7, 7),
-        "{:?}",
-        c.sim.call_counts()
-    );
+    assert_eq!((c.count("port_list"), c.total()), (7, 7), "{:?}", c.sim.call_counts());
 
     // A part of them by ID is answered by the same listing.
     c.sim.clear_calls();
     let known = present(c.describe(&queries[..1], MINUTE).await.pop().unwrap());
     let query = existence(by_provider_id("node", &known.provider_id));
-    present(
-        c.describe(std::slice::from_ref(&query), MINUTE)
-            .await
-            .pop()
-            .unwrap(),
-    );
-    assert_eq!(
-        (c.count("port_list"), c.total()),
-        (1, 1),
-        "{:?}",
-        c.sim.call_counts()
-    );
+    present(c.describe(std::slice::from_ref(&query), MINUTE).await.pop().unwrap());
+    assert_eq!((c.count("port_list"), c.total()), (1, 1), "{:?}", c.sim.call_counts());
     // But not if the answer has to be newer.
     present(c.ask(query).await);
-    assert_eq!(
-        (c.count("server_get"), c.total()),
-        (1, 2),
-        "{:?}",
-        c.sim.call_counts()
-    );
+    assert_eq!((c.count("server_get"), c.total()), (1, 2), "{:?}", c.sim.call_counts());
 }
 
 #[tokio::test]
 async fn one_node_in_a_project_of_twenty_thousand_servers_costs_two_calls() {
     let c = Connected::new().await;
-    c.sim
-        .create_servers(20_000, &ServerSpec::named("other-{i:05}"))
-        .unwrap();
+    c.sim.create_servers(20_000, &ServerSpec::named("other-{i:05}")).unwrap();
     let id = c.sim.create_server(&ServerSpec::named("node-1")).unwrap();
     present(c.ask(by_name("node-1")).await);
-    assert_eq!(
-        (c.count("server_list"), c.count("port_list"), c.total()),
-        (1, 1, 2)
-    );
+    assert_eq!((c.count("server_list"), c.count("port_list"), c.total()), (1, 1, 2));
     c.sim.clear_calls();
     present(c.ask(existence(by_id("node-1", &id))).await);
     assert_eq!((c.count("server_get"), c.total()), (1, 1));
 
     // A cluster among them: the names select a part of the listing.
-    let ids = c
-        .sim
-        .create_servers(300, &ServerSpec::named("node-{i:03}"))
-        .unwrap();
-    let queries: Vec<_> = ids
-        .iter()
-        .enumerate()
-        .map(|(i, id)| by_id(&format!("node-{i:03}"), id))
-        .collect();
+    let ids = c.sim.create_servers(300, &ServerSpec::named("node-{i:03}")).unwrap();
+    let queries: Vec<_> = ids.iter().enumerate().map(|(i, id)| by_id(&format!("node-{i:03}"), id)).collect();
     c.sim.clear_calls();
     for answer in c.describe(&queries, Freshness::now()).await {
         present(answer);
@@ -111,11 +74,8 @@ async fn nodes_that_are_named_otherwise_than_their_servers_are_found_by_id() {
     let c = Connected::new().await;
     let ids = c.sim.create_servers(20, &ServerSpec::named("vm-{i}")).unwrap();
     c.sim.create_server(&ServerSpec::named("node-zzz")).unwrap();
-    let queries: Vec<_> = ids
-        .iter()
-        .enumerate()
-        .map(|(i, id)| existence(by_id(&format!("node-{i}"), id)))
-        .collect();
+    let queries: Vec<_> =
+        ids.iter().enumerate().map(|(i, id)| existence(by_id(&format!("node-{i}"), id))).collect();
     for answer in c.describe(&queries, Freshness::now()).await {
         present(answer);
     }
@@ -124,12 +84,7 @@ async fn nodes_that_are_named_otherwise_than_their_servers_are_found_by_id() {
     for answer in c.describe(&queries, Freshness::now()).await {
         present(answer);
     }
-    assert_eq!(
-        (c.count("server_list"), c.total()),
-        (1, 1),
-        "{:?}",
-        c.sim.call_counts()
-    );
+    assert_eq!((c.count("server_list"), c.total()), (1, 1), "{:?}", c.sim.call_counts());
 }
 
 #[tokio::test]
@@ -138,9 +93,7 @@ async fn a_listing_that_does_not_pay_is_given_up() {
     c.sim.configure(|settings| settings.max_limit = 10);
     let wanted = c.sim.create_servers(5, &ServerSpec::named("node-{i}")).unwrap();
     // Newer servers come first.
-    c.sim
-        .create_servers(200, &ServerSpec::named("node-x{i}"))
-        .unwrap();
+    c.sim.create_servers(200, &ServerSpec::named("node-x{i}")).unwrap();
     let queries: Vec<_> = wanted.iter().map(|id| existence(by_id("node-1", id))).collect();
     for answer in c.describe(&queries, Freshness::now()).await {
         present(answer);
@@ -150,12 +103,7 @@ async fn a_listing_that_does_not_pay_is_given_up() {
     for answer in c.describe(&queries, Freshness::now()).await {
         present(answer);
     }
-    assert_eq!(
-        (c.count("server_get"), c.total()),
-        (5, 5),
-        "{:?}",
-        c.sim.call_counts()
-    );
+    assert_eq!((c.count("server_get"), c.total()), (5, 5), "{:?}", c.sim.call_counts());
 }
 
 #[tokio::test]
@@ -167,12 +115,7 @@ async fn concurrent_questions_share_one_listing() {
     for answer in futures_util::future::join_all(asked).await.into_iter().flatten() {
         present(answer);
     }
-    assert_eq!(
-        (c.count("server_list"), c.total()),
-        (1, 1),
-        "{:?}",
-        c.sim.call_counts()
-    );
+    assert_eq!((c.count("server_list"), c.total()), (1, 1), "{:?}", c.sim.call_counts());
 }
 
 #[tokio::test]
@@ -231,11 +174,6 @@ async fn each_flavor_of_an_old_nova_is_read_once() {
         }
     }
     assert_eq!(c.count("flavor_get"), 1, "{:?}", c.sim.call_counts());
-    let refused = c
-        .sim
-        .calls()
-        .iter()
-        .filter(|call| call.status == Some(406))
-        .count();
+    let refused = c.sim.calls().iter().filter(|call| call.status == Some(406)).count();
     assert_eq!(refused, 1, "the refusal is remembered");
 }

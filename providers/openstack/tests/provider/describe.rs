@@ -43,10 +43,7 @@ async fn a_node_gets_everything_its_server_says() {
     assert_eq!(present(c.ask(by_id("other", &id)).await), instance);
 
     c.sim.set_status(&id, "SHUTOFF").unwrap();
-    assert_eq!(
-        present(c.ask(existence(by_id("n1", &id))).await).power,
-        Power::Off
-    );
+    assert_eq!(present(c.ask(existence(by_id("n1", &id))).await).power, Power::Off);
     assert!(
         c.sim
             .calls()
@@ -68,10 +65,7 @@ async fn two_servers_of_one_name_are_an_error_that_names_both() {
     present(answers.pop().unwrap());
     for error in [alone, answers.pop().unwrap().unwrap_err()] {
         let text = error.to_string();
-        assert!(
-            text.contains("multiple results where only one expected"),
-            "{text}"
-        );
+        assert!(text.contains("multiple results where only one expected"), "{text}");
         assert!(text.contains(&a) && text.contains(&b), "{text}");
     }
 }
@@ -79,23 +73,12 @@ async fn two_servers_of_one_name_are_an_error_that_names_both() {
 #[tokio::test]
 async fn a_server_whose_name_has_capitals_is_found() {
     let c = Connected::new().await;
-    let ids = c
-        .sim
-        .create_servers(5, &ServerSpec::named("K8s-Worker-{i}"))
-        .unwrap();
+    let ids = c.sim.create_servers(5, &ServerSpec::named("K8s-Worker-{i}")).unwrap();
     let expected: Vec<_> = ids.iter().map(|id| format!("openstack:///{id}")).collect();
-    assert_eq!(
-        present(c.ask(by_name("k8s-worker-1")).await).provider_id,
-        expected[1]
-    );
+    assert_eq!(present(c.ask(by_name("k8s-worker-1")).await).provider_id, expected[1]);
     let queries: Vec<_> = (0..5).map(|i| by_name(&format!("k8s-worker-{i}"))).collect();
     let listed = c.describe(&queries, Freshness::now()).await.into_iter();
-    assert_eq!(
-        listed
-            .map(|answer| present(answer).provider_id)
-            .collect::<Vec<_>>(),
-        expected
-    );
+    assert_eq!(listed.map(|answer| present(answer).provider_id).collect::<Vec<_>>(), expected);
     assert_eq!(c.count("server_list"), 2, "one read by name and one listing");
 
     let twin = c.sim.create_server(&ServerSpec::named("k8s-worker-1")).unwrap();
@@ -111,9 +94,7 @@ async fn a_server_whose_name_has_capitals_is_found() {
 async fn pages_are_shorter_after_a_timeout() {
     let c = Connected::new().await;
     c.sim.create_servers(300, &ServerSpec::named("node-{i}")).unwrap();
-    let queries: Vec<_> = (0..300)
-        .map(|i| existence(by_name(&format!("node-{i}"))))
-        .collect();
+    let queries: Vec<_> = (0..300).map(|i| existence(by_name(&format!("node-{i}")))).collect();
     // A proxy that waits too short for a long page.
     c.sim.add_fault(Fault {
         path: Some("limit=1000".to_owned()),
@@ -145,10 +126,7 @@ async fn servers_of_a_cell_that_is_down_are_never_absent() {
     ];
     let answers = c.describe(&queries, Freshness::now()).await;
     assert!(
-        matches!(
-            &answers[..2],
-            [Ok(InstanceState::Unresolved), Ok(InstanceState::Unresolved)]
-        ),
+        matches!(&answers[..2], [Ok(InstanceState::Unresolved), Ok(InstanceState::Unresolved)]),
         "{answers:?}"
     );
     assert_eq!(answers[2].as_ref().unwrap_err().kind(), ErrorKind::Unavailable);
@@ -173,23 +151,14 @@ async fn a_server_of_another_project_is_absent_and_one_of_another_region_an_erro
             ..ServerSpec::named("node-1")
         })
         .unwrap();
-    assert_eq!(
-        c.ask(by_id("node-1", &foreign)).await.unwrap(),
-        InstanceState::Absent
-    );
+    assert_eq!(c.ask(by_id("node-1", &foreign)).await.unwrap(), InstanceState::Absent);
     assert_eq!(c.ask(by_name("node-1")).await.unwrap(), InstanceState::Unresolved);
     let error = c
-        .ask(by_provider_id(
-            "node-1",
-            &format!("openstack://RegionTwo/{foreign}"),
-        ))
+        .ask(by_provider_id("node-1", &format!("openstack://RegionTwo/{foreign}")))
         .await
         .unwrap_err();
     assert!(error.to_string().contains("RegionTwo"), "{error}");
-    assert_eq!(
-        c.ask(by_provider_id("node-1", "aws:///a/i-1")).await.unwrap(),
-        InstanceState::Unmanaged
-    );
+    assert_eq!(c.ask(by_provider_id("node-1", "aws:///a/i-1")).await.unwrap(), InstanceState::Unmanaged);
     assert!(c.cloud.owns("openstack:///x") && c.cloud.owns("RegionOne/x") && !c.cloud.owns("aws:///a/i-1"));
 }
 
@@ -213,22 +182,14 @@ async fn subports_of_trunks_bring_their_addresses() {
         expected.push([sub, other].map(|port| format!("InternalIP={}", c.sim.port_addresses(&port)[0])));
     }
     let queries = [by_id("node-1", &ids[0]), by_id("node-2", &ids[1])];
-    for (answer, expected) in c
-        .describe(&queries, Freshness::now())
-        .await
-        .into_iter()
-        .zip(&expected)
-    {
+    for (answer, expected) in c.describe(&queries, Freshness::now()).await.into_iter().zip(&expected) {
         let addresses = addresses(&present(answer));
         assert!(
             expected.iter().all(|address| addresses.contains(address)),
             "{addresses:?} lacks {expected:?}"
         );
     }
-    assert_eq!(
-        (c.count("port_list"), c.count("network_list"), c.count("port_get")),
-        (2, 1, 0)
-    );
+    assert_eq!((c.count("port_list"), c.count("network_list"), c.count("port_get")), (2, 1, 0));
 }
 
 #[tokio::test]
@@ -255,8 +216,7 @@ async fn a_failed_list_of_ports_fails_only_its_servers() {
     let c = Connected::new().await;
     let ids = c.sim.create_servers(200, &ServerSpec::named("node-{i}")).unwrap();
     let queries: Vec<_> = ids.iter().map(|id| by_id("node-1", id)).collect();
-    c.sim
-        .add_fault(Fault::on("port_list", Action::status(403)).once());
+    c.sim.add_fault(Fault::on("port_list", Action::status(403)).once());
     let answers = c.describe(&queries, Freshness::now()).await;
     let failed = answers.iter().filter(|answer| answer.is_err()).count();
     assert!(failed == 150 || failed == 50, "{failed} failed");
@@ -309,10 +269,7 @@ async fn a_storm_of_refusals_loses_no_node() {
     for answer in c.describe(&queries, Freshness::now()).await {
         assert!(!present(answer).addresses.is_empty());
     }
-    assert!(
-        c.sim.calls().iter().any(|call| call.status == Some(429)),
-        "nothing was refused"
-    );
+    assert!(c.sim.calls().iter().any(|call| call.status == Some(429)), "nothing was refused");
 }
 
 #[tokio::test]
@@ -334,10 +291,7 @@ async fn background_work_is_answered_too() {
     let ids = c.sim.create_servers(30, &ServerSpec::named("node-{i}")).unwrap();
     let queries: Vec<_> = ids.iter().map(|id| by_id("node-1", id)).collect();
     let instances = c.cloud.instances().unwrap();
-    for answer in instances
-        .describe(&queries, Freshness::now(), Priority::Background)
-        .await
-    {
+    for answer in instances.describe(&queries, Freshness::now(), Priority::Background).await {
         present(answer);
     }
 }
@@ -366,17 +320,12 @@ async fn provider_ids_name_the_region_only_where_they_are_read() {
             },
         )
         .unwrap();
-    assert!(matches!(
-        c.ask(by_id("node-1", &id)).await,
-        Ok(InstanceState::Present(_))
-    ));
+    assert!(matches!(c.ask(by_id("node-1", &id)).await, Ok(InstanceState::Present(_))));
 }
 
 #[tokio::test]
 async fn networking_keys_reach_the_addresses() {
-    let sim = ccm_sim::openstack::OpenStack::start(Config::default())
-        .await
-        .unwrap();
+    let sim = ccm_sim::openstack::OpenStack::start(Config::default()).await.unwrap();
     let spec = NetworkSpec {
         name: "dmz".into(),
         subnets: vec!["198.51.100.0/24".parse().unwrap()],
@@ -398,9 +347,6 @@ async fn networking_keys_reach_the_addresses() {
     let instance = present(c.ask(by_name("node-1")).await);
     assert!(instance.enforces_address_order);
     let addresses = addresses(&instance);
-    assert!(
-        addresses[0].starts_with("ExternalIP=198.51.100."),
-        "{addresses:?}"
-    );
+    assert!(addresses[0].starts_with("ExternalIP=198.51.100."), "{addresses:?}");
     assert!(addresses[1].starts_with("InternalIP="), "{addresses:?}");
 }

@@ -43,16 +43,13 @@ async fn proxy(
         Some(clients) => {
             let mut roots = RootCertStore::empty();
             roots.add(clients.der().clone()).unwrap();
-            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
-                .build()
-                .unwrap();
+            let verifier =
+                WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build().unwrap();
             builder.with_client_cert_verifier(verifier)
         }
     };
     let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
-    let config = builder
-        .with_single_cert(vec![certificate.der().clone()], key)
-        .unwrap();
+    let config = builder.with_single_cert(vec![certificate.der().clone()], key).unwrap();
     let acceptor = TlsAcceptor::from(Arc::new(config));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -104,18 +101,12 @@ async fn only_the_given_authorities_are_trusted() {
     let directory = tempfile::tempdir().unwrap();
     let good = write(directory.path(), "ca.pem", &authority.pem());
     let other = write(directory.path(), "other.pem", &stranger.pem());
-    let both = write(
-        directory.path(),
-        "both.pem",
-        &format!("{}{}", stranger.pem(), authority.pem()),
-    );
+    let both = write(directory.path(), "both.pem", &format!("{}{}", stranger.pem(), authority.pem()));
 
     build(&format!("{conf}ca-file={good}\n")).await.unwrap();
     build(&format!("{conf}ca-file={both}\n")).await.unwrap();
     let inline = authority.pem().replace('\n', "\\n").replace('\r', "");
-    build(&format!("{conf}cafilecontents=\"{inline}\"\n"))
-        .await
-        .unwrap();
+    build(&format!("{conf}cafilecontents=\"{inline}\"\n")).await.unwrap();
     build(&format!("{conf}tls-insecure=true\n")).await.unwrap();
     for keys in [
         format!("ca-file={other}"),
@@ -124,11 +115,7 @@ async fn only_the_given_authorities_are_trusted() {
     ] {
         let error = build(&format!("{conf}{keys}\n")).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{keys}: {}", error.report());
-        assert!(
-            error.report().contains("certificate"),
-            "{keys}: {}",
-            error.report()
-        );
+        assert!(error.report().contains("certificate"), "{keys}: {}", error.report());
     }
 }
 
@@ -148,10 +135,7 @@ async fn a_servers_own_certificate_is_trusted_unless_it_is_that_of_an_authority(
             built.unwrap();
         } else {
             let text = built.unwrap_err().report();
-            assert!(
-                text.contains("needs one that an authority issued, or one without CA:TRUE"),
-                "{text}"
-            );
+            assert!(text.contains("needs one that an authority issued, or one without CA:TRUE"), "{text}");
         }
         build(&format!("{conf}tls-insecure=true\n")).await.unwrap();
     }
@@ -167,11 +151,9 @@ async fn a_client_certificate_is_shown() {
     let (certificate, key) = issue(&clients, "ccm", ExtendedKeyUsagePurpose::ClientAuth);
     let certificate = write(directory.path(), "cert.pem", &certificate.pem());
     let key = write(directory.path(), "key.pem", &key.serialize_pem());
-    build(&format!(
-        "{conf}ca-file={ca}\ncert-file={certificate}\nkey-file={key}\n"
-    ))
-    .await
-    .unwrap();
+    build(&format!("{conf}ca-file={ca}\ncert-file={certificate}\nkey-file={key}\n"))
+        .await
+        .unwrap();
     assert!(build(&format!("{conf}ca-file={ca}\n")).await.is_err());
 }
 
@@ -184,10 +166,7 @@ async fn rotated_files_are_applied_at_run_time() {
     let client = || {
         let (certificate, key) = issue(&clients, "ccm", ExtendedKeyUsagePurpose::ClientAuth);
         let certificate = write(directory.path(), "cert.pem", &certificate.pem());
-        (
-            certificate,
-            write(directory.path(), "key.pem", &key.serialize_pem()),
-        )
+        (certificate, write(directory.path(), "key.pem", &key.serialize_pem()))
     };
     let ca = write(directory.path(), "ca.pem", &authority.pem());
     let (certificate, key) = client();
@@ -198,11 +177,7 @@ async fn rotated_files_are_applied_at_run_time() {
         assert!(cloud.watched_files().contains(&path.into()), "{path}");
     }
 
-    write(
-        directory.path(),
-        "ca.pem",
-        &format!("{}{}", stranger.pem(), authority.pem()),
-    );
+    write(directory.path(), "ca.pem", &format!("{}{}", stranger.pem(), authority.pem()));
     assert_eq!(cloud.reload().await.unwrap().applied, ["[Global] ca-file"]);
     client();
     let keys = ["[Global] cert-file", "[Global] key-file"];

@@ -64,9 +64,7 @@ impl ObjectState {
             operating_status: object.operating.to_owned(),
             loadbalancer_id: object.balancer.clone(),
             parent_id: object.parent.clone(),
-            attributes: attributes
-                .map(|(name, value)| ((*name).to_owned(), value.clone()))
-                .collect(),
+            attributes: attributes.map(|(name, value)| ((*name).to_owned(), value.clone())).collect(),
         }
     }
 }
@@ -81,18 +79,10 @@ impl Control {
         for state in regions.iter().map(|region| &region.balancing) {
             for balancer in state.all(Kind::LoadBalancer) {
                 let below = |id: &str, kind| -> Vec<ObjectState> {
-                    state
-                        .below(id, kind)
-                        .map(|object| ObjectState::of(object))
-                        .collect()
+                    state.below(id, kind).map(|object| ObjectState::of(object)).collect()
                 };
                 let pools = below(&balancer.id, Kind::Pool);
-                let of_pools = |kind| {
-                    pools
-                        .iter()
-                        .flat_map(|pool| below(&pool.id, kind))
-                        .collect::<Vec<_>>()
-                };
+                let of_pools = |kind| pools.iter().flat_map(|pool| below(&pool.id, kind)).collect::<Vec<_>>();
                 found.push(BalancerState {
                     loadbalancer: ObjectState::of(balancer),
                     listeners: below(&balancer.id, Kind::Listener),
@@ -172,9 +162,7 @@ impl Control {
     pub fn create_balancer_flavor(&self, name: &str, enabled: bool) -> Result<String> {
         self.change_region(None, |region, ids| {
             let id = ids.uuid();
-            region
-                .balancer_flavors
-                .insert(id.clone(), (name.to_owned(), enabled));
+            region.balancer_flavors.insert(id.clone(), (name.to_owned(), enabled));
             Ok(id)
         })
     }

@@ -96,9 +96,7 @@ impl Control {
         self.change_region_with("security group", id, find, |region, ()| {
             let ports: Vec<_> = region.network.ports.keys().cloned().collect();
             for port in ports {
-                region
-                    .network
-                    .change_port(&port, |port| port.security_groups.retain(|known| known != id));
+                region.network.change_port(&port, |port| port.security_groups.retain(|known| known != id));
             }
             region.network.remove_group(id);
             Ok(())
@@ -122,18 +120,12 @@ fn groups(region: &Region) -> Vec<GroupState> {
                     rule.protocol.as_deref().unwrap_or("*"),
                     port(rule.port_min),
                     port(rule.port_max),
-                    rule.remote_prefix
-                        .as_deref()
-                        .or(rule.remote_group.as_deref())
-                        .unwrap_or("*"),
+                    rule.remote_prefix.as_deref().or(rule.remote_group.as_deref()).unwrap_or("*"),
                 )
             })
             .collect();
         rules.sort();
-        let with = network
-            .ports
-            .values()
-            .filter(|port| port.security_groups.contains(&group.id));
+        let with = network.ports.values().filter(|port| port.security_groups.contains(&group.id));
         GroupState {
             id: group.id.clone(),
             name: group.name.clone(),

@@ -14,10 +14,7 @@ impl Control {
     pub fn routers(&self, name: &str) -> Vec<String> {
         let regions = self.cloud.regions.read();
         let routers = regions.iter().flat_map(|region| region.network.routers.values());
-        routers
-            .filter(|router| router.name == name)
-            .map(|router| router.id.clone())
-            .collect()
+        routers.filter(|router| router.name == name).map(|router| router.id.clone()).collect()
     }
 
     /// The routes of a router, in the order of their creation. Empty if the router does not exist.
@@ -25,11 +22,7 @@ impl Control {
         let regions = self.cloud.regions.read();
         let router = regions.iter().find_map(|region| region.network.routers.get(id));
         let routes = router.map(|router| router.routes.iter());
-        routes
-            .into_iter()
-            .flatten()
-            .map(|route| (route.destination, route.nexthop))
-            .collect()
+        routes.into_iter().flatten().map(|route| (route.destination, route.nexthop)).collect()
     }
 
     /// Replaces the routes of a router without checks, like another client.
@@ -77,11 +70,7 @@ impl Control {
         let regions = self.cloud.regions.read();
         let port = regions.iter().find_map(|region| region.network.ports.get(port));
         let pairs = port.map(|port| port.address_pairs.iter());
-        pairs
-            .into_iter()
-            .flatten()
-            .map(|(address, _)| address.clone())
-            .collect()
+        pairs.into_iter().flatten().map(|(address, _)| address.clone()).collect()
     }
 
     /// Replaces the address pairs of a port by pairs of these networks, like another client.
@@ -92,10 +81,8 @@ impl Control {
         self.change_region_of(port, |region| {
             region.network.change_port(port, |port| {
                 let mac = port.mac.clone();
-                port.address_pairs = networks
-                    .iter()
-                    .map(|network| ((*network).to_owned(), mac.clone()))
-                    .collect();
+                port.address_pairs =
+                    networks.iter().map(|network| ((*network).to_owned(), mac.clone())).collect();
             });
             Ok(())
         })

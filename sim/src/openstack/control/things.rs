@@ -19,9 +19,7 @@ impl Control {
     /// If an object that the specification names does not exist, or an ID or address is taken.
     pub fn create_server(&self, spec: &ServerSpec) -> Result<String> {
         let ids = self.create_servers(1, spec)?;
-        ids.into_iter()
-            .next()
-            .ok_or_else(|| Error::Invalid("no server was made".to_owned()))
+        ids.into_iter().next().ok_or_else(|| Error::Invalid("no server was made".to_owned()))
     }
 
     /// Creates several servers; see [`ServerSpec::name`] for their names. Returns their IDs.
@@ -92,8 +90,7 @@ impl Control {
     pub fn port_addresses(&self, id: &str) -> Vec<IpAddr> {
         let regions = self.cloud.regions.read();
         let port = regions.iter().find_map(|region| region.network.ports.get(id));
-        port.map(|port| port.fixed_ips.iter().map(|ip| ip.address).collect())
-            .unwrap_or_default()
+        port.map(|port| port.fixed_ips.iter().map(|ip| ip.address).collect()).unwrap_or_default()
     }
 
     /// Adds a port to a server and returns its ID.
@@ -101,14 +98,11 @@ impl Control {
     /// # Errors
     /// As [`Control::create_server`].
     pub fn attach_port(&self, server: &str, spec: &PortSpec) -> Result<String> {
-        let project = self.owner(server, |region| {
-            region.servers.get(server).map(|server| server.project_id.clone())
-        })?;
+        let project =
+            self.owner(server, |region| region.servers.get(server).map(|server| server.project_id.clone()))?;
         let birth = self.birth(Some(&project))?;
         let cloud = Arc::clone(&self.cloud);
-        self.change_region_of(server, |region| {
-            region.attach_port(server, spec, &birth, &cloud.ids)
-        })
+        self.change_region_of(server, |region| region.attach_port(server, spec, &birth, &cloud.ids))
     }
 
     /// Detaches a port from its server or trunk and deletes it.
@@ -135,9 +129,7 @@ impl Control {
     pub fn add_floating(&self, port: &str, address: IpAddr) -> Result<()> {
         let now = self.cloud.clock.now();
         let cloud = Arc::clone(&self.cloud);
-        self.change_region_of(port, |region| {
-            region.network.add_floating(address, port, now, &cloud.ids)
-        })
+        self.change_region_of(port, |region| region.network.add_floating(address, port, now, &cloud.ids))
     }
 
     /// Adds a port to the trunk of a parent port, which is created when needed, and returns its ID.
@@ -145,19 +137,12 @@ impl Control {
     /// # Errors
     /// As [`Control::create_server`].
     pub fn add_sub_port(&self, parent: &str, segmentation_id: u16, spec: &PortSpec) -> Result<String> {
-        let project = self.owner(parent, |region| {
-            region
-                .network
-                .ports
-                .get(parent)
-                .map(|port| port.project_id.clone())
-        })?;
+        let project = self
+            .owner(parent, |region| region.network.ports.get(parent).map(|port| port.project_id.clone()))?;
         let birth = self.birth(Some(&project))?;
         let cloud = Arc::clone(&self.cloud);
         self.change_region_of(parent, |region| {
-            region
-                .network
-                .add_sub_port(parent, spec, segmentation_id, &birth, &cloud.ids)
+            region.network.add_sub_port(parent, spec, segmentation_id, &birth, &cloud.ids)
         })
     }
 
@@ -178,9 +163,7 @@ impl Control {
     /// If the network does not exist in the first region, or the ID is taken.
     pub fn create_subnet(&self, network: &str, spec: &SubnetSpec) -> Result<String> {
         let birth = self.birth(None)?;
-        self.change_region(None, |region, ids| {
-            region.network.create_subnet(network, spec, &birth, ids)
-        })
+        self.change_region(None, |region, ids| region.network.create_subnet(network, spec, &birth, ids))
     }
 
     /// Creates a router and returns its id.
@@ -240,13 +223,7 @@ impl Control {
     /// The number of servers without deleted ones.
     pub fn server_count(&self) -> usize {
         let regions = self.cloud.regions.read();
-        let live = |region: &Region| {
-            region
-                .servers
-                .iter()
-                .filter(|server| server.deleted.is_none())
-                .count()
-        };
+        let live = |region: &Region| region.servers.iter().filter(|server| server.deleted.is_none()).count();
         regions.iter().map(live).sum()
     }
 }
@@ -274,10 +251,7 @@ impl Control {
             None => all.next(),
             Some(name) => all.find(|region| region.name == name),
         };
-        change(
-            region.ok_or_else(|| Error::unknown("region", name.unwrap_or_default()))?,
-            &self.cloud.ids,
-        )
+        change(region.ok_or_else(|| Error::unknown("region", name.unwrap_or_default()))?, &self.cloud.ids)
     }
 
     /// Changes the region that has a server or port with this id.

@@ -76,10 +76,7 @@ fn missing(part: &str) -> Fault {
 }
 
 fn apply_scope(identity: &Identity, scope: Scope, token: &mut Token) -> Result<(), Fault> {
-    let user = identity
-        .users
-        .get(&token.user_id)
-        .ok_or_else(Fault::unauthorized)?;
+    let user = identity.users.get(&token.user_id).ok_or_else(Fault::unauthorized)?;
     match scope {
         Scope::None => {}
         Scope::Project(project) => {
@@ -108,12 +105,7 @@ fn apply_scope(identity: &Identity, scope: Scope, token: &mut Token) -> Result<(
 
 fn method_names(credentials: &Value) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
-    for method in credentials
-        .get("methods")
-        .and_then(Value::as_array)
-        .into_iter()
-        .flatten()
-    {
+    for method in credentials.get("methods").and_then(Value::as_array).into_iter().flatten() {
         if let Some(method) = method.as_str()
             && !names.iter().any(|known| known == method)
         {
@@ -163,19 +155,11 @@ fn find_domain(data: &Value) -> Result<(), Fault> {
 
 fn find_project(identity: &Identity, data: &Value) -> Result<String, Fault> {
     let found = if let Some(name) = text(data, "name") {
-        let domain = data
-            .get("domain")
-            .ok_or_else(|| Fault::expecting("domain", "project"))?;
+        let domain = data.get("domain").ok_or_else(|| Fault::expecting("domain", "project"))?;
         find_domain(domain)?;
-        identity
-            .projects
-            .iter()
-            .find(|(_, known)| *known == name)
-            .map(|(id, _)| id.clone())
+        identity.projects.iter().find(|(_, known)| *known == name).map(|(id, _)| id.clone())
     } else {
-        text(data, "id")
-            .filter(|id| identity.projects.contains_key(*id))
-            .map(str::to_owned)
+        text(data, "id").filter(|id| identity.projects.contains_key(*id)).map(str::to_owned)
     };
     found.ok_or_else(Fault::unauthorized)
 }
@@ -188,15 +172,9 @@ fn find_user<'a>(
 ) -> Result<&'a User, Fault> {
     match (text(data, "name"), text(data, "id")) {
         (Some(name), None) => {
-            let domain = data
-                .get("domain")
-                .ok_or_else(|| Fault::expecting("domain", "user"))?;
+            let domain = data.get("domain").ok_or_else(|| Fault::expecting("domain", "user"))?;
             find_domain(domain)?;
-            identity
-                .users
-                .values()
-                .find(|user| user.name == name)
-                .ok_or_else(|| unknown(name))
+            identity.users.values().find(|user| user.name == name).ok_or_else(|| unknown(name))
         }
         (_, Some(id)) => identity.users.get(id).ok_or_else(|| unknown(id)),
         (None, None) => Err(Fault::expecting("id or name", "user")),
@@ -215,18 +193,10 @@ fn find_credential(identity: &Identity, data: &Value) -> Result<AppCredential, F
     let user = if text(user, "id").is_some() {
         find_user(identity, user, |_| Fault::unauthorized())?
     } else {
-        find_user(identity, user, |name| {
-            Fault::not_found(format!("Could not find user: {name}."))
-        })?
+        find_user(identity, user, |name| Fault::not_found(format!("Could not find user: {name}.")))?
     };
-    let mut owned = identity
-        .app_credentials
-        .values()
-        .filter(|known| known.user_id == user.id);
-    owned
-        .find(|known| known.name == name)
-        .cloned()
-        .ok_or_else(Fault::unauthorized)
+    let mut owned = identity.app_credentials.values().filter(|known| known.user_id == user.id);
+    owned.find(|known| known.name == name).cloned().ok_or_else(Fault::unauthorized)
 }
 
 fn password(identity: &Identity, data: &Value) -> Result<String, Fault> {
@@ -244,18 +214,14 @@ fn from_token(identity: &Identity, data: &Value, now: Timestamp, token: &mut Tok
     if !identity.tokens.contains_key(id) {
         return Err(Fault::not_found("Could not recognize Fernet token"));
     }
-    let old = identity
-        .token(id, now)
-        .ok_or_else(|| Fault::not_found("Failed to validate token"))?;
+    let old = identity.token(id, now).ok_or_else(|| Fault::not_found("Failed to validate token"))?;
     if old.trust.is_some() {
         return Err(Fault::forbidden(
             "Using trust-scoped token to create another token. Create a new trust-scoped token instead",
         ));
     }
     if old.app_credential.is_some() {
-        return Err(Fault::forbidden(
-            "Using a delegated token to create another token is not allowed.",
-        ));
+        return Err(Fault::forbidden("Using a delegated token to create another token is not allowed."));
     }
     token.user_id.clone_from(&old.user_id);
     token.expires = old.expires;

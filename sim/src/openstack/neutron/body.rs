@@ -86,9 +86,7 @@ pub(super) fn resource(
 ) -> Result<Map<String, Value>, Fault> {
     let document = document(request)?;
     let Some(fields) = document.get(singular).and_then(Value::as_object) else {
-        return Err(Fault::http_bad_request(format!(
-            "Unable to find '{singular}' in request body"
-        )));
+        return Err(Fault::http_bad_request(format!("Unable to find '{singular}' in request body")));
     };
     let find = |name: &str| attributes.iter().find(|attribute| attribute.name == name);
     let unknown: Vec<&str> = fields
@@ -97,10 +95,7 @@ pub(super) fn resource(
         .filter(|name| find(name).is_none() && !matches!(*name, "tenant_id" | "project_id"))
         .collect();
     if !unknown.is_empty() {
-        return Err(Fault::http_bad_request(format!(
-            "Unrecognized attribute(s) '{}'",
-            unknown.join(", ")
-        )));
+        return Err(Fault::http_bad_request(format!("Unrecognized attribute(s) '{}'", unknown.join(", "))));
     }
     if creating
         && let Some(missing) = attributes
@@ -117,14 +112,10 @@ pub(super) fn resource(
             continue;
         };
         if creating && !attribute.create {
-            return Err(Fault::http_bad_request(format!(
-                "Attribute '{name}' not allowed in POST"
-            )));
+            return Err(Fault::http_bad_request(format!("Attribute '{name}' not allowed in POST")));
         }
         if !creating && !attribute.update {
-            return Err(Fault::http_bad_request(format!(
-                "Cannot update read-only attribute {name}"
-            )));
+            return Err(Fault::http_bad_request(format!("Cannot update read-only attribute {name}")));
         }
         check(attribute, value)?;
     }

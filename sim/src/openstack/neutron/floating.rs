@@ -55,9 +55,7 @@ pub(super) fn create(edit: &mut Edit<'_>) -> Result<String, Fault> {
         .cloned()
         .ok_or_else(|| listing::not_found::<Network>(network_id))?;
     if !network.external {
-        return Err(bad(&format!(
-            "Network {network_id} is not a valid external network."
-        )));
+        return Err(bad(&format!("Network {network_id} is not a valid external network.")));
     }
     let subnets = match body::text(&fields, "subnet_id") {
         Some(subnet) if !network.subnets.iter().any(|known| known == subnet) => {
@@ -88,9 +86,7 @@ pub(super) fn create(edit: &mut Edit<'_>) -> Result<String, Fault> {
     }
     let description = body::text(&fields, "description").unwrap_or_default();
     let birth = edit.cloud.birth(edit.caller);
-    edit.region
-        .network
-        .insert_floating(&id, network_id, fixed, description, &birth);
+    edit.region.network.insert_floating(&id, network_id, fixed, description, &birth);
     if let Some(port) = port {
         lead(edit, &id, network_id, &port, &fields)?;
         // It counts as one change.
@@ -110,12 +106,9 @@ fn claim(
 ) -> Result<crate::openstack::region::FixedIp, Fault> {
     let network = &mut edit.region.network;
     if let Some(requested) = requested {
-        let subnet = subnets.iter().find(|id| {
-            network
-                .subnets
-                .get(*id)
-                .is_some_and(|subnet| subnet.cidr.contains(&requested))
-        });
+        let subnet = subnets
+            .iter()
+            .find(|id| network.subnets.get(*id).is_some_and(|subnet| subnet.cidr.contains(&requested)));
         let Some(subnet) = subnet else {
             return Err(Fault::new(
                 StatusCode::BAD_REQUEST,
@@ -130,13 +123,10 @@ fn claim(
             Fault::new(StatusCode::CONFLICT, "IpAddressAlreadyAllocated", message)
         });
     }
-    subnets
-        .iter()
-        .find_map(|subnet| network.claim_in(subnet, None, id).ok())
-        .ok_or_else(|| {
-            let message = format!("No more IP addresses available on network {network_id}.");
-            Fault::new(StatusCode::CONFLICT, "IpAddressGenerationFailure", message)
-        })
+    subnets.iter().find_map(|subnet| network.claim_in(subnet, None, id).ok()).ok_or_else(|| {
+        let message = format!("No more IP addresses available on network {network_id}.");
+        Fault::new(StatusCode::CONFLICT, "IpAddressGenerationFailure", message)
+    })
 }
 
 fn bad(message: &str) -> Fault {
@@ -157,10 +147,7 @@ fn fixed_of(port: &Port, fields: &Map<String, Value>) -> Result<IpAddr, Fault> {
     let requested = body::text(fields, "fixed_ip_address").and_then(|text| text.parse().ok());
     match requested {
         Some(requested) if port.fixed_ips.iter().any(|ip| ip.address == requested) => Ok(requested),
-        Some(requested) => Err(bad(&format!(
-            "Port {} does not have fixed ip {requested}.",
-            port.id
-        ))),
+        Some(requested) => Err(bad(&format!("Port {} does not have fixed ip {requested}.", port.id))),
         None => {
             let mut inner = port.fixed_ips.iter().map(|ip| ip.address).filter(IpAddr::is_ipv4);
             let first = inner.next();
@@ -172,10 +159,7 @@ fn fixed_of(port: &Port, fields: &Map<String, Value>) -> Result<IpAddr, Fault> {
                 )));
             }
             first.ok_or_else(|| {
-                bad(&format!(
-                    "Cannot add floating IP to port {} that has no fixed IPv4 addresses",
-                    port.id
-                ))
+                bad(&format!("Cannot add floating IP to port {} that has no fixed IPv4 addresses", port.id))
             })
         }
     }
@@ -227,15 +211,11 @@ fn lead(
     fields: &Map<String, Value>,
 ) -> Result<(), Fault> {
     let address = edit.region.network.floating.get(id);
-    let address = address
-        .map(|floating| floating.address.to_string())
-        .unwrap_or_default();
+    let address = address.map(|floating| floating.address.to_string()).unwrap_or_default();
     let router = may_attach(edit, id, &address, network_id, port, fields)?;
     let fixed = fixed_of(port, fields)?;
     let now = edit.cloud.clock.now();
-    edit.region
-        .network
-        .attach_floating(id, &port.id, Some(fixed), Some(router), now);
+    edit.region.network.attach_floating(id, &port.id, Some(fixed), Some(router), now);
     Ok(())
 }
 

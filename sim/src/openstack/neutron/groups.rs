@@ -60,10 +60,7 @@ pub(super) fn create(edit: &mut Edit<'_>) -> Result<String, Fault> {
     edit.check_quota("security_group_rule", have + 1)?;
     let description = body::text(&fields, "description").unwrap_or_default();
     let now = edit.cloud.clock.now();
-    let id = edit
-        .region
-        .network
-        .create_group(&project, &name, description, now, &edit.cloud.ids);
+    let id = edit.region.network.create_group(&project, &name, description, now, &edit.cloud.ids);
     Ok(id)
 }
 
@@ -104,18 +101,10 @@ pub(super) fn create_rule(edit: &mut Edit<'_>) -> Result<String, Fault> {
     let have = rules.filter(|known| known.project_id == rule.project_id).count();
     edit.check_quota("security_group_rule", have)?;
     let rules = &edit.region.network.rules;
-    let same = group
-        .rules
-        .iter()
-        .filter_map(|id| rules.get(id))
-        .find(|known| known.is_like(&rule));
+    let same = group.rules.iter().filter_map(|id| rules.get(id)).find(|known| known.is_like(&rule));
     if let Some(same) = same {
         let message = format!("Security group rule already exists. Rule id is {}.", same.id);
-        return Err(Fault::new(
-            StatusCode::CONFLICT,
-            "SecurityGroupRuleExists",
-            message,
-        ));
+        return Err(Fault::new(StatusCode::CONFLICT, "SecurityGroupRuleExists", message));
     }
     let id = rule.id.clone();
     edit.region.network.insert_rule(rule);
@@ -169,9 +158,7 @@ fn wanted_rule(edit: &Edit<'_>, fields: &Map<String, Value>) -> Result<SecurityG
         Some(value) => {
             let text = body::python(value).to_lowercase();
             let known = PROTOCOLS.split(' ').any(|known| known == text)
-                || text
-                    .parse::<i64>()
-                    .is_ok_and(|number| (0..=255).contains(&number));
+                || text.parse::<i64>().is_ok_and(|number| (0..=255).contains(&number));
             if !known {
                 let known: Vec<String> = PROTOCOLS.split(' ').map(|known| format!("'{known}'")).collect();
                 return Err(refuse(
@@ -186,10 +173,8 @@ fn wanted_rule(edit: &Edit<'_>, fields: &Map<String, Value>) -> Result<SecurityG
             Some(text)
         }
     };
-    let (port_min, port_max) = (
-        port_number(fields, "port_range_min")?,
-        port_number(fields, "port_range_max")?,
-    );
+    let (port_min, port_max) =
+        (port_number(fields, "port_range_min")?, port_number(fields, "port_range_max")?);
     let prefix = match fields.get("remote_ip_prefix") {
         None | Some(Value::Null) => None,
         Some(value) => {
@@ -200,10 +185,7 @@ fn wanted_rule(edit: &Edit<'_>, fields: &Map<String, Value>) -> Result<SecurityG
                 Err(_) => text.parse().ok(),
             };
             let Some(net) = whole else {
-                return Err(refuse(
-                    "InvalidCIDR",
-                    format!("Invalid CIDR {text} given as IP prefix."),
-                ));
+                return Err(refuse("InvalidCIDR", format!("Invalid CIDR {text} given as IP prefix.")));
             };
             Some((text, net))
         }
@@ -254,19 +236,13 @@ fn wanted_rule(edit: &Edit<'_>, fields: &Map<String, Value>) -> Result<SecurityG
     Ok(SecurityGroupRule {
         id: edit.cloud.ids.uuid(),
         project_id: edit.caller.project_id.clone(),
-        group_id: body::text(fields, "security_group_id")
-            .unwrap_or_default()
-            .to_owned(),
+        group_id: body::text(fields, "security_group_id").unwrap_or_default().to_owned(),
         direction,
         ethertype,
         protocol,
         port_min,
         port_max,
-        remote_prefix: prefix.map(
-            |(text, net)| {
-                if text.contains('/') { text } else { net.to_string() }
-            },
-        ),
+        remote_prefix: prefix.map(|(text, net)| if text.contains('/') { text } else { net.to_string() }),
         remote_group,
         description: Some(body::text(fields, "description").unwrap_or_default().to_owned()),
         created: crate::clock::seconds(edit.cloud.clock.now()),

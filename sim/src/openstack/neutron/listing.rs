@@ -67,11 +67,7 @@ pub(super) fn find<T: Resource>(api: &Api<'_>, id: &str) -> Result<Arc<T>, Fault
 }
 
 pub(super) fn not_found<T: Resource>(id: &str) -> Fault {
-    Fault::new(
-        StatusCode::NOT_FOUND,
-        T::NOT_FOUND,
-        format!("{} {id} {}", T::TITLE, T::ABSENT),
-    )
+    Fault::new(StatusCode::NOT_FOUND, T::NOT_FOUND, format!("{} {id} {}", T::TITLE, T::ABSENT))
 }
 
 fn document<T: Resource>(api: &Api<'_>, item: &T) -> Document {
@@ -93,9 +89,7 @@ fn query<'a, T: Resource>(api: &Api<'a>) -> Result<Query<'a>, Fault> {
         .collect();
     if !unknown.is_empty() {
         let unknown = unknown.join(", ");
-        return Err(Fault::http_bad_request(format!(
-            "[{unknown}] is invalid attribute for filtering"
-        )));
+        return Err(Fault::http_bad_request(format!("[{unknown}] is invalid attribute for filtering")));
     }
     Ok(query)
 }

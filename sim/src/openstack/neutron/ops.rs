@@ -41,17 +41,13 @@ pub(crate) fn op(request: &Request, rest: &[&str]) -> &'static str {
         _ => return ops::UNKNOWN,
     };
     let found = COLLECTIONS.iter().find(|(name, _)| name == collection);
-    found.map_or(ops::UNKNOWN, |(_, names)| {
-        ops::of_collection(&request.method, is_item, names)
-    })
+    found.map_or(ops::UNKNOWN, |(_, names)| ops::of_collection(&request.method, is_item, names))
 }
 
 /// Whether an operation needs exclusive access to the state. A read of security groups does: the first one creates the
 /// default group of the project.
 pub(crate) fn writes(op: &str) -> bool {
     op.starts_with("security_group_")
-        || ["_create", "_update", "_delete", "_extraroutes"]
-            .iter()
-            .any(|end| op.ends_with(end))
+        || ["_create", "_update", "_delete", "_extraroutes"].iter().any(|end| op.ends_with(end))
         || op.starts_with("tag_")
 }

@@ -165,12 +165,7 @@ pub(super) fn update(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
     // The existing groups of the port may belong to another project, like those of load balancers.
     let mut requested = fields.clone();
     if let Some(list) = requested.get_mut("security_groups").and_then(Value::as_array_mut) {
-        list.retain(|group| {
-            !known
-                .security_groups
-                .iter()
-                .any(|have| Some(have.as_str()) == group.as_str())
-        });
+        list.retain(|group| !known.security_groups.iter().any(|have| Some(have.as_str()) == group.as_str()));
         groups(edit, &requested)?;
     }
     let groups: Option<Vec<String>> = fields.get("security_groups").map(|list| {
@@ -228,9 +223,7 @@ pub(super) fn update(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
 
 fn pairs(given: &Value, mac: &str) -> Result<Vec<(String, String)>, Fault> {
     let bad = |reason: String| body::invalid("allowed_address_pairs", &reason);
-    let list = given
-        .as_array()
-        .ok_or_else(|| bad("Allowed address pairs must be a list.".to_owned()))?;
+    let list = given.as_array().ok_or_else(|| bad("Allowed address pairs must be a list.".to_owned()))?;
     let mut pairs: Vec<(String, String)> = Vec::new();
     for entry in list {
         let text = |name: &str| entry.get(name).and_then(Value::as_str);
@@ -242,9 +235,7 @@ fn pairs(given: &Value, mac: &str) -> Result<Vec<(String, String)>, Fault> {
             ));
         };
         if address.parse::<IpAddr>().is_err() && address.parse::<ipnet::IpNet>().is_err() {
-            return Err(Fault::http_bad_request(format!(
-                "'{address}' is not a valid IP address"
-            )));
+            return Err(Fault::http_bad_request(format!("'{address}' is not a valid IP address")));
         }
         let pair = (address.to_owned(), text("mac_address").unwrap_or(mac).to_owned());
         if pairs.contains(&pair) {
@@ -252,11 +243,7 @@ fn pairs(given: &Value, mac: &str) -> Result<Vec<(String, String)>, Fault> {
                 "Request contains duplicate address pair: mac_address {} ip_address {address}.",
                 text("mac_address").unwrap_or("None")
             );
-            return Err(Fault::new(
-                StatusCode::BAD_REQUEST,
-                "DuplicateAddressPairInRequest",
-                message,
-            ));
+            return Err(Fault::new(StatusCode::BAD_REQUEST, "DuplicateAddressPairInRequest", message));
         }
         pairs.push(pair);
     }
@@ -276,9 +263,7 @@ pub(super) fn delete(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
             ),
         ));
     }
-    edit.region
-        .delete_port(id)
-        .map_err(|_| listing::not_found::<Port>(id))
+    edit.region.delete_port(id).map_err(|_| listing::not_found::<Port>(id))
 }
 
 /// `PUT` and `DELETE /v2.0/ports/{id}/tags/{tag}`.

@@ -118,10 +118,7 @@ impl Resource for Subnet {
     }
 
     fn document(&self, state: &NetworkState) -> Value {
-        let external = state
-            .networks
-            .get(&self.network_id)
-            .is_some_and(|network| network.external);
+        let external = state.networks.get(&self.network_id).is_some_and(|network| network.external);
         let v4 = matches!(self.cidr, IpNet::V4(_));
         let slaac = (!v4).then_some("slaac");
         json!({

@@ -86,12 +86,9 @@ pub(super) fn update(edit: &mut Edit<'_>, id: &str, change: Change) -> Result<()
 fn parse(given: &Value, change: Change) -> Result<Vec<Route>, Fault> {
     let whole = change == Change::Replace;
     let bad = |reason: String| body::invalid("routes", &reason);
-    let list = given.as_array().ok_or_else(|| {
-        bad(format!(
-            "Invalid data format for hostroute: '{}'.",
-            body::python(given)
-        ))
-    })?;
+    let list = given
+        .as_array()
+        .ok_or_else(|| bad(format!("Invalid data format for hostroute: '{}'.", body::python(given))))?;
     let mut routes = Vec::new();
     for entry in list {
         let text = |name: &str| entry.get(name).and_then(Value::as_str).unwrap_or_default();
@@ -105,14 +102,10 @@ fn parse(given: &Value, change: Change) -> Result<Vec<Route>, Fault> {
             ));
         }
         if !exact || destination.is_empty() || nexthop.is_empty() {
-            return Err(bad(format!(
-                "Invalid data format for hostroute: '{}'.",
-                body::python(entry)
-            )));
+            return Err(bad(format!("Invalid data format for hostroute: '{}'.", body::python(entry))));
         }
-        let nexthop: IpAddr = nexthop
-            .parse()
-            .map_err(|_| bad(format!("'{nexthop}' is not a valid IP address.")))?;
+        let nexthop: IpAddr =
+            nexthop.parse().map_err(|_| bad(format!("'{nexthop}' is not a valid IP address.")))?;
         let destination: IpNet = destination.parse().map_err(|_| match whole {
             true => bad(format!("'{destination}' is not a valid IP subnet.")),
             false => {
@@ -158,13 +151,7 @@ pub(super) fn shown_whole(api: &Api<'_>, id: &str) -> Result<Reply, Fault> {
 
 /// Checks the whole resulting set, including existing routes.
 fn check(edit: &Edit<'_>, router: &Router, routes: &[Route]) -> Result<(), Fault> {
-    let quota = edit
-        .cloud
-        .settings
-        .read()
-        .resource_quotas
-        .get("router_route")
-        .copied();
+    let quota = edit.cloud.settings.read().resource_quotas.get("router_route").copied();
     if quota.is_some_and(|quota| routes.len() as u64 > quota) {
         return Err(Fault::over_quota("router_route"));
     }
@@ -185,10 +172,7 @@ fn check(edit: &Edit<'_>, router: &Router, routes: &[Route]) -> Result<(), Fault
         let shown: Vec<String> = routes
             .iter()
             .map(|route| {
-                format!(
-                    "{{'destination': '{}', 'nexthop': '{}'}}",
-                    route.destination, route.nexthop
-                )
+                format!("{{'destination': '{}', 'nexthop': '{}'}}", route.destination, route.nexthop)
             })
             .collect();
         return Err(Fault::new(

@@ -14,10 +14,7 @@ pub(super) fn create(edit: &mut Edit<'_>) -> Result<String, Fault> {
     let kind = types::load_balancer(Use::Create, edit.minor());
     let fields = edit.fields("load_balancer", "loadbalancer", kind)?;
     let given = text(&fields, "project_id").or_else(|| text(&fields, "tenant_id"));
-    let project_id = given
-        .filter(|id| !id.is_empty())
-        .unwrap_or(&edit.caller.project_id)
-        .to_owned();
+    let project_id = given.filter(|id| !id.is_empty()).unwrap_or(&edit.caller.project_id).to_owned();
     if project_id.is_empty() {
         return Err(Fault::validation(
             "Missing project ID in request where one is required. An administrator should check the keystone settings \
@@ -118,10 +115,8 @@ fn below(
             referred.push(name);
         }
     }
-    let mut by_name: Vec<&str> = requested
-        .iter()
-        .map(|pool| text(pool, "name").unwrap_or_default())
-        .collect();
+    let mut by_name: Vec<&str> =
+        requested.iter().map(|pool| text(pool, "name").unwrap_or_default()).collect();
     by_name.sort_unstable();
     if by_name.windows(2).any(|pair| matches!(pair, [a, b] if a == b)) {
         return Err(Fault::validation(
@@ -159,13 +154,8 @@ fn below(
     let mut siblings: Vec<(String, i64)> = Vec::new();
     for listener in requested.iter().filter_map(Value::as_object) {
         let mut listener = listener.clone();
-        let name = listener
-            .get("default_pool")
-            .and_then(|pool| pool.get("name"))
-            .and_then(Value::as_str);
-        let pool = name
-            .and_then(|name| created.iter().find(|(known, ..)| known == name))
-            .cloned();
+        let name = listener.get("default_pool").and_then(|pool| pool.get("name")).and_then(Value::as_str);
+        let pool = name.and_then(|name| created.iter().find(|(known, ..)| known == name)).cloned();
         if let Some((_, id, protocol)) = pool {
             let own = text(&listener, "protocol").unwrap_or_default();
             listeners::check_protocols(own, &protocol)?;
@@ -214,9 +204,9 @@ fn provider(edit: &Edit<'_>, fields: &Map<String, Value>) -> Result<String, Faul
     };
     match provider {
         "ovn" if flavor.is_some() => Err(lacks("This provider does not support validating flavors.")),
-        "ovn" if zone.is_some() => Err(lacks(
-            "This provider does not support validating availability zones.",
-        )),
+        "ovn" if zone.is_some() => {
+            Err(lacks("This provider does not support validating availability zones."))
+        }
         _ => Ok(provider.to_owned()),
     }
 }

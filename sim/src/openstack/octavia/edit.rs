@@ -80,10 +80,7 @@ impl Edit<'_> {
     pub(super) fn shown_whole(&self, id: &str) -> Result<Reply, Fault> {
         let balancer = self.find(Kind::LoadBalancer, id)?;
         let document = view::whole(&self.region.balancing, &balancer, self.minor());
-        Ok(Reply::json(
-            StatusCode::CREATED,
-            &json!({ "loadbalancer": document }),
-        ))
+        Ok(Reply::json(StatusCode::CREATED, &json!({ "loadbalancer": document })))
     }
 
     /// An object that the caller may change.
@@ -119,12 +116,7 @@ impl Edit<'_> {
         let Some(quota) = self.settings.resource_quotas.get(name) else {
             return Ok(());
         };
-        let have = self
-            .region
-            .balancing
-            .all(kind)
-            .filter(|object| object.project_id == project)
-            .count();
+        let have = self.region.balancing.all(kind).filter(|object| object.project_id == project).count();
         if (have + more) as u64 > *quota {
             return Err(Fault::quota(title(kind)));
         }
@@ -174,9 +166,7 @@ impl Edit<'_> {
     /// Deletes an object when the current change takes effect.
     pub(super) fn delete_later(&mut self, id: &str) {
         let now = self.now();
-        self.region
-            .balancing
-            .set_status(id, Provisioning::PendingDelete, now);
+        self.region.balancing.set_status(id, Provisioning::PendingDelete, now);
     }
 
     /// Merges attributes into those of an object.
@@ -184,9 +174,7 @@ impl Edit<'_> {
         if self.ways().ignores_empty_tags && attrs.get("tags") == Some(&json!([])) {
             attrs.remove("tags");
         }
-        self.region
-            .balancing
-            .change(id, |object| object.attrs.extend(attrs));
+        self.region.balancing.change(id, |object| object.attrs.extend(attrs));
     }
 
     /// Builds a new object.
@@ -218,10 +206,7 @@ impl Edit<'_> {
 
 /// The named attributes in a body; missing ones are left out.
 pub(super) fn take(fields: &Map<String, Value>, names: impl IntoIterator<Item = &'static str>) -> Attrs {
-    names
-        .into_iter()
-        .filter_map(|name| Some((name, fields.get(name)?.clone())))
-        .collect()
+    names.into_iter().filter_map(|name| Some((name, fields.get(name)?.clone()))).collect()
 }
 
 /// Sets attributes that every object has, given or not.
@@ -264,9 +249,5 @@ pub(super) fn text<'a>(fields: &'a Map<String, Value>, name: &str) -> Option<&'a
 
 /// A list in a body.
 pub(super) fn list<'a>(fields: &'a Map<String, Value>, name: &str) -> &'a [Value] {
-    fields
-        .get(name)
-        .and_then(Value::as_array)
-        .map(Vec::as_slice)
-        .unwrap_or_default()
+    fields.get(name).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
 }

@@ -47,10 +47,7 @@ impl Fault {
     }
 
     pub(super) fn forbidden() -> Self {
-        Self::new(
-            StatusCode::FORBIDDEN,
-            "Policy does not allow this request to be performed.",
-        )
+        Self::new(StatusCode::FORBIDDEN, "Policy does not allow this request to be performed.")
     }
 
     pub(super) fn not_found(kind: &str, id: &str) -> Self {
@@ -58,10 +55,7 @@ impl Fault {
     }
 
     pub(super) fn quota(kind: &str) -> Self {
-        Self::new(
-            StatusCode::FORBIDDEN,
-            format!("Quota has been met for resources: {kind}"),
-        )
+        Self::new(StatusCode::FORBIDDEN, format!("Quota has been met for resources: {kind}"))
     }
 
     pub(super) fn server(message: impl Into<String>) -> Self {

@@ -78,17 +78,11 @@ pub(super) fn check_protocols(listener: &str, pool: &str) -> Result<(), Fault> {
 
 fn check_headers(headers: &Map<String, Value>, protocol: &str, creating: bool) -> Result<(), Fault> {
     if !matches!(protocol, "HTTP" | "TERMINATED_HTTPS") {
-        return Err(Fault::option(
-            "insert-headers",
-            format!("a {protocol} protocol listener."),
-        ));
+        return Err(Fault::option("insert-headers", format!("a {protocol} protocol listener.")));
     }
     let names: Vec<&str> = headers.keys().map(String::as_str).collect();
     let shown = |names: &[&str]| schema::python(&json!(names));
-    if names
-        .iter()
-        .any(|name| !HTTP_HEADERS.contains(name) && !TLS_HEADERS.contains(name))
-    {
+    if names.iter().any(|name| !HTTP_HEADERS.contains(name) && !TLS_HEADERS.contains(name)) {
         let shown = if creating {
             format!("dict_keys({})", shown(&names))
         } else {
@@ -96,16 +90,9 @@ fn check_headers(headers: &Map<String, Value>, protocol: &str, creating: bool) -
         };
         return Err(Fault::option(shown, "insert_headers"));
     }
-    let of_tls: Vec<&str> = names
-        .iter()
-        .copied()
-        .filter(|name| TLS_HEADERS.contains(name))
-        .collect();
+    let of_tls: Vec<&str> = names.iter().copied().filter(|name| TLS_HEADERS.contains(name)).collect();
     if protocol != "TERMINATED_HTTPS" && !of_tls.is_empty() {
-        return Err(Fault::option(
-            shown(&of_tls),
-            format!("{protocol} protocol listener."),
-        ));
+        return Err(Fault::option(shown(&of_tls), format!("{protocol} protocol listener.")));
     }
     Ok(())
 }
@@ -147,9 +134,7 @@ pub(super) fn prepare(
     let certificate = certificate(fields);
     let datagrams = matches!(protocol, "UDP" | "SCTP");
     if datagrams && (certificate.is_some() || headers(fields).is_some()) {
-        return Err(Fault::validation(format!(
-            "{protocol} protocol listener does not support TLS."
-        )));
+        return Err(Fault::validation(format!("{protocol} protocol listener does not support TLS.")));
     }
     let ends_tls = protocol == "TERMINATED_HTTPS";
     if !ends_tls && certificate.is_some() {
@@ -165,13 +150,8 @@ pub(super) fn prepare(
     if let Some(certificate) = certificate {
         edit.check_certificate(certificate)?;
     }
-    let port = fields
-        .get("protocol_port")
-        .and_then(Value::as_i64)
-        .unwrap_or_default();
-    let taken = siblings
-        .iter()
-        .find(|(known, at)| *at == port && transport(known) == transport(protocol));
+    let port = fields.get("protocol_port").and_then(Value::as_i64).unwrap_or_default();
+    let taken = siblings.iter().find(|(known, at)| *at == port && transport(known) == transport(protocol));
     if let Some((known, _)) = taken {
         return Err(Fault::conflict(format!(
             "Another Listener on this Load Balancer is already using protocol {known} and protocol_port {port}"
@@ -215,10 +195,8 @@ fn default_nulls(attrs: &mut Attrs, creating: bool) {
     if let Some(Value::Array(cidrs)) = attrs.get_mut("allowed_cidrs") {
         // The database returns them in the order of a key.
         cidrs.sort_by_key(|cidr| {
-            cidr.as_str().map(|text| {
-                text.parse::<IpNet>()
-                    .map_or_else(|_| text.to_owned(), |net| net.to_string())
-            })
+            cidr.as_str()
+                .map(|text| text.parse::<IpNet>().map_or_else(|_| text.to_owned(), |net| net.to_string()))
         });
         cidrs.dedup();
     }
@@ -242,24 +220,12 @@ fn check_provider(owner: &Owner, protocol: &str, fields: &Map<String, Value>) ->
 
 /// `POST /v2.0/lbaas/listeners`.
 pub(super) fn create(edit: &mut Edit<'_>) -> Result<String, Fault> {
-    let fields = edit.fields(
-        "listener_",
-        "listener",
-        types::listener(Use::Create, edit.minor()),
-    )?;
-    let balancer = edit.find(
-        Kind::LoadBalancer,
-        text(&fields, "loadbalancer_id").unwrap_or_default(),
-    )?;
+    let fields = edit.fields("listener_", "listener", types::listener(Use::Create, edit.minor()))?;
+    let balancer = edit.find(Kind::LoadBalancer, text(&fields, "loadbalancer_id").unwrap_or_default())?;
     let owner = Owner::of(&balancer);
     edit.check_quota(Kind::Listener, &owner.project_id, 1)?;
     if let Some(pool) = text(&fields, "default_pool_id") {
-        check_pool(
-            edit,
-            &owner.id,
-            pool,
-            text(&fields, "protocol").unwrap_or_default(),
-        )?;
+        check_pool(edit, &owner.id, pool, text(&fields, "protocol").unwrap_or_default())?;
     }
     edit.check_mutable(&owner.id)?;
     let siblings: Vec<(String, i64)> = edit
@@ -285,11 +251,7 @@ fn check_pool(edit: &Edit<'_>, balancer: &str, pool: &str, protocol: &str) -> Re
 
 /// `PUT /v2.0/lbaas/listeners/{id}`.
 pub(super) fn update(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
-    let fields = edit.fields(
-        "listener_",
-        "listener",
-        types::listener(Use::Update, edit.minor()),
-    )?;
+    let fields = edit.fields("listener_", "listener", types::listener(Use::Update, edit.minor()))?;
     let listener = edit.find(Kind::Listener, id)?;
     let balancer = edit.find(Kind::LoadBalancer, &listener.balancer)?;
     let owner = Owner::of(&balancer);

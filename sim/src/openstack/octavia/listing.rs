@@ -43,19 +43,9 @@ pub(super) fn list(api: &Api<'_>, kind: Kind, parent: Option<&str>) -> Result<Re
     };
     let below = parent.or_else(|| owner.iter().find_map(|name| api.request.last(name)));
     query.filters.retain(|(name, _)| !owner.contains(name));
-    let is_filter = |name: &str| {
-        view::attributes(kind)
-            .chain(COMMON.split(' '))
-            .any(|known| known == name)
-    };
-    if query
-        .filters
-        .iter()
-        .any(|(name, values)| !is_filter(name) || values.len() > 1)
-    {
-        return Err(Fault::client(
-            "One or more arguments are either duplicate or invalid",
-        ));
+    let is_filter = |name: &str| view::attributes(kind).chain(COMMON.split(' ')).any(|known| known == name);
+    if query.filters.iter().any(|(name, values)| !is_filter(name) || values.len() > 1) {
+        return Err(Fault::client("One or more arguments are either duplicate or invalid"));
     }
     let state = api.state();
     let mut candidates: Vec<&Arc<Object>> = match below {
@@ -72,9 +62,7 @@ pub(super) fn list(api: &Api<'_>, kind: Kind, parent: Option<&str>) -> Result<Re
     let start = match query.marker {
         None => 0,
         Some(marker) if state.get(kind, marker).is_none() => {
-            return Err(Fault::client(format!(
-                "Supplied pagination marker '{marker}' is not valid."
-            )));
+            return Err(Fault::client(format!("Supplied pagination marker '{marker}' is not valid.")));
         }
         Some(marker) => {
             let at = found.iter().position(|document| id_of(document) == marker);

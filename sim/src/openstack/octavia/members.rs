@@ -98,11 +98,7 @@ fn pool_of(edit: &Edit<'_>, id: &str) -> Result<(Arc<Object>, Owner), Fault> {
 }
 
 fn places(edit: &Edit<'_>, pool: &str) -> HashSet<Place> {
-    edit.region
-        .balancing
-        .below(pool, Kind::Member)
-        .map(|member| place_of(member))
-        .collect()
+    edit.region.balancing.below(pool, Kind::Member).map(|member| place_of(member)).collect()
 }
 
 /// `POST /v2.0/lbaas/pools/{id}/members`.
@@ -160,13 +156,7 @@ pub(super) fn delete(edit: &mut Edit<'_>, pool: &str, id: &str) -> Result<(), Fa
 /// `PUT /v2.0/lbaas/pools/{id}/members`: replaces all members, unless the query says that it only adds.
 pub(super) fn update_all(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
     let additive = edit.request.last("additive_only").is_some_and(is_true);
-    let requested = schema::parse(
-        &edit.request.body,
-        "members_",
-        "members",
-        types::members(),
-        edit.minor(),
-    )?;
+    let requested = schema::parse(&edit.request.body, "members_", "members", types::members(), edit.minor())?;
     let requested: Vec<Map<String, Value>> = match requested {
         Value::Array(list) => list
             .into_iter()
@@ -198,19 +188,14 @@ pub(super) fn update_all(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
             continue;
         };
         if !seen.insert(place) {
-            return Err(Fault::validation(
-                "Member must be updated only once in the same request.",
-            ));
+            return Err(Fault::validation("Member must be updated only once in the same request."));
         }
         let mut attrs = take(fields, attributes(Kind::Member));
         complete_change(&mut attrs);
         changed.push(((*known).clone(), attrs));
     }
-    let deleted: Vec<String> = old
-        .iter()
-        .filter(|(place, _)| !seen.contains(place))
-        .map(|(_, id)| id.clone())
-        .collect();
+    let deleted: Vec<String> =
+        old.iter().filter(|(place, _)| !seen.contains(place)).map(|(_, id)| id.clone()).collect();
     if fresh.is_empty() && changed.is_empty() && deleted.is_empty() {
         return Ok(());
     }
@@ -224,10 +209,7 @@ pub(super) fn update_all(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
         check_subnet(edit, fields)?;
         created.push(prepare(edit, &owner, id, fields, &mut known)?);
     }
-    let addresses: Vec<&str> = requested
-        .iter()
-        .filter_map(|fields| text(fields, "address"))
-        .collect();
+    let addresses: Vec<&str> = requested.iter().filter_map(|fields| text(fields, "address")).collect();
     check_families(edit, &pool, &owner, &addresses)?;
     edit.lock_pool(&pool);
     let now = edit.now();

@@ -157,9 +157,7 @@ pub(super) fn update(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
     edit.lock_pool(&pool);
     edit.put(id, attrs);
     let now = edit.now();
-    edit.region
-        .balancing
-        .set_status(id, Provisioning::PendingUpdate, now);
+    edit.region.balancing.set_status(id, Provisioning::PendingUpdate, now);
     Ok(())
 }
 

@@ -96,9 +96,7 @@ pub(super) fn create(edit: &mut Edit<'_>) -> Result<String, Fault> {
             }
         })?),
         (None, None) => {
-            return Err(Fault::validation(
-                "Must provide at least one of: loadbalancer_id, listener_id",
-            ));
+            return Err(Fault::validation("Must provide at least one of: loadbalancer_id, listener_id"));
         }
     };
     let balancer = match &listener {
@@ -115,10 +113,7 @@ pub(super) fn create(edit: &mut Edit<'_>) -> Result<String, Fault> {
         (None, Some(id)) => edit.region.balancing.get(Kind::Listener, id).cloned(),
         (listener, _) => listener,
     };
-    if listener
-        .as_ref()
-        .is_some_and(|listener| !listener.text("default_pool_id").is_empty())
-    {
+    if listener.as_ref().is_some_and(|listener| !listener.text("default_pool_id").is_empty()) {
         return Err(Fault::conflict("This listener already has a default pool"));
     }
     edit.check_mutable(&owner.id)?;
@@ -140,12 +135,7 @@ pub(super) fn update(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
     let pool = edit.find(Kind::Pool, id)?;
     edit.check_mutable(&pool.balancer)?;
     let balancer = edit.find(Kind::LoadBalancer, &pool.balancer)?;
-    check_provider(
-        &Owner::of(&balancer),
-        pool.text("protocol"),
-        text(&fields, "lb_algorithm"),
-        false,
-    )?;
+    check_provider(&Owner::of(&balancer), pool.text("protocol"), text(&fields, "lb_algorithm"), false)?;
     let mut attrs = take(&fields, attributes(Kind::Pool));
     complete_change(&mut attrs);
     complete_persistence(&mut attrs);

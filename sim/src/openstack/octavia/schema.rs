@@ -141,9 +141,7 @@ pub(super) fn stumble(kind: &str, argument: &str) -> Fault {
 fn object(attrs: &[Attr], value: &Value, minor: u32) -> Fit<Map<String, Value>> {
     let Some(given) = value.as_object() else {
         let kind = kind_name(value);
-        return Err(Misfit::Stumble(format!(
-            "'{kind}' object has no attribute 'keys'"
-        )));
+        return Err(Misfit::Stumble(format!("'{kind}' object has no attribute 'keys'")));
     };
     let known = |name: &str| attrs.iter().any(|attr| attr.name == name && attr.since <= minor);
     let unknown: Vec<String> = given.keys().filter(|name| !known(name)).cloned().collect();
@@ -212,18 +210,12 @@ fn fit(attr: &Attr, value: &Value, minor: u32) -> Fit<Value> {
             if known {
                 Ok(value.clone())
             } else {
-                Err(invalid(&format!(
-                    "Value should be one of: {}",
-                    choices.join(", ")
-                )))
+                Err(invalid(&format!("Value should be one of: {}", choices.join(", "))))
             }
         }
         Type::Headers => {
             let Some(headers) = value.as_object() else {
-                return Err(Misfit::Nonsense(format!(
-                    "Value not a valid dict: {}",
-                    python(value)
-                )));
+                return Err(Misfit::Nonsense(format!("Value not a valid dict: {}", python(value))));
             };
             for header in headers.values() {
                 text(header, 255).map_err(|message| invalid(&message))?;
@@ -265,9 +257,7 @@ fn list(value: &Value) -> Fit<&Vec<Value>> {
 fn text(value: &Value, max: usize) -> Result<Value, String> {
     let text = value.as_str().ok_or("Value should be string")?;
     if text.chars().count() > max {
-        return Err(format!(
-            "Value should have a maximum character requirement of {max}"
-        ));
+        return Err(format!("Value should have a maximum character requirement of {max}"));
     }
     Ok(value.clone())
 }
@@ -290,10 +280,9 @@ fn integer(value: &Value) -> Fit<i64> {
     match value {
         Value::Bool(truth) => Ok(i64::from(*truth)),
         // Numbers beyond these bounds are beyond all others, too.
-        Value::Number(number) => Ok(number
-            .as_i64()
-            .or_else(|| number.as_f64().map(|float| float as i64))
-            .unwrap_or(i64::MAX)),
+        Value::Number(number) => {
+            Ok(number.as_i64().or_else(|| number.as_f64().map(|float| float as i64)).unwrap_or(i64::MAX))
+        }
         Value::String(text) => text
             .trim()
             .parse()
@@ -327,8 +316,7 @@ fn cidr(value: &Value) -> Option<Value> {
 /// Three digits, a list of such codes, or a range.
 fn are_codes(text: &str) -> bool {
     let code = |code: &str| code.len() == 3 && code.bytes().all(|byte| byte.is_ascii_digit());
-    text.split_once('-')
-        .is_some_and(|(low, high)| code(low) && code(high))
+    text.split_once('-').is_some_and(|(low, high)| code(low) && code(high))
         || text.split(',').enumerate().all(|(at, part)| {
             let trimmed = if at == 0 { part.trim_end() } else { part.trim() };
             code(trimmed)

@@ -67,10 +67,7 @@ pub(super) fn load_balancer(case: Use, minor: u32) -> Type {
 
 /// The values that always existed, and those that a later version introduced.
 fn choices(always: &[&'static str], later: &[(&'static str, u32)], minor: u32) -> Vec<&'static str> {
-    let later = later
-        .iter()
-        .filter(|(_, since)| *since <= minor)
-        .map(|(name, _)| *name);
+    let later = later.iter().filter(|(_, since)| *since <= minor).map(|(name, _)| *name);
     always.iter().copied().chain(later).collect()
 }
 
@@ -110,16 +107,10 @@ pub(super) fn listener(case: Use, minor: u32) -> Type {
 }
 
 fn pool_attrs(case: Use, minor: u32) -> Vec<Attr> {
-    let protocols = choices(
-        &["TCP", "HTTP", "HTTPS", "PROXY", "UDP"],
-        &[("PROXYV2", 22), ("SCTP", 23)],
-        minor,
-    );
-    let algorithms = choices(
-        &["LEAST_CONNECTIONS", "ROUND_ROBIN", "SOURCE_IP"],
-        &[("SOURCE_IP_PORT", 13)],
-        minor,
-    );
+    let protocols =
+        choices(&["TCP", "HTTP", "HTTPS", "PROXY", "UDP"], &[("PROXYV2", 22), ("SCTP", 23)], minor);
+    let algorithms =
+        choices(&["LEAST_CONNECTIONS", "ROUND_ROBIN", "SOURCE_IP"], &[("SOURCE_IP_PORT", 13)], minor);
     let mut algorithm = attr("lb_algorithm", Type::OneOf(algorithms));
     let mut protocol = attr("protocol", Type::OneOf(protocols));
     if case == Use::Create {
@@ -160,10 +151,8 @@ fn member_attrs(case: Use) -> Vec<Attr> {
             attr("subnet_id", Type::Uuid),
         ]);
     }
-    let (monitor_port, monitor_address) = (
-        attr("monitor_port", ports()),
-        attr("monitor_address", Type::Address),
-    );
+    let (monitor_port, monitor_address) =
+        (attr("monitor_port", ports()), attr("monitor_address", Type::Address));
     attrs.extend([
         attr("weight", Type::Integer(Some(0), Some(256))).or(json!(1)),
         attr("backup", Type::Bool).or(json!(false)).since(1),
@@ -193,11 +182,8 @@ pub(super) fn members() -> Type {
 }
 
 fn monitor_attrs(case: Use, minor: u32) -> Vec<Attr> {
-    let types = choices(
-        &["HTTP", "HTTPS", "PING", "TCP", "TLS-HELLO", "UDP-CONNECT"],
-        &[("SCTP", 23)],
-        minor,
-    );
+    let types =
+        choices(&["HTTP", "HTTPS", "PING", "TCP", "TLS-HELLO", "UDP-CONNECT"], &[("SCTP", 23)], minor);
     let methods = vec![
         "GET", "HEAD", "POST", "PUT", "DELETE", "TRACE", "OPTIONS", "CONNECT", "PATCH",
     ];

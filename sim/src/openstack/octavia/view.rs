@@ -148,9 +148,7 @@ pub(super) fn whole(state: &Balancing, balancer: &Object, minor: u32) -> Value {
         .map(|pool| {
             let mut fields = common(pool, minor);
             let members = state.below(&pool.id, Kind::Member);
-            let members: Vec<Value> = members
-                .map(|member| Value::Object(common(member, minor)))
-                .collect();
+            let members: Vec<Value> = members.map(|member| Value::Object(common(member, minor))).collect();
             let monitor = state.monitor(&pool.id);
             let monitor = monitor.map_or(Value::Null, |monitor| Value::Object(common(monitor, minor)));
             fields.insert("members".to_owned(), Value::Array(members));

@@ -121,11 +121,8 @@ fn sees_network(edit: &Edit<'_>, id: &str) -> bool {
 
 /// The requested location of the virtual address: a port, a network, or a subnet.
 pub(super) fn requested(edit: &Edit<'_>, fields: &Map<String, Value>) -> Result<Vip, Fault> {
-    let (port, network, requested) = (
-        text(fields, "vip_port_id"),
-        text(fields, "vip_network_id"),
-        text(fields, "vip_subnet_id"),
-    );
+    let (port, network, requested) =
+        (text(fields, "vip_port_id"), text(fields, "vip_network_id"), text(fields, "vip_subnet_id"));
     let address: Option<IpAddr> = text(fields, "vip_address").and_then(|text| text.parse().ok());
     if let Some(id) = port {
         let sees = |port: &&Arc<Port>| edit.caller.admin || port.project_id == edit.caller.project_id;

@@ -98,11 +98,7 @@ fn innermost(pending: &[Arc<Object>]) -> Vec<Kind> {
         &[Kind::LoadBalancer],
     ];
     let exists = |kinds: &&&[Kind]| pending.iter().any(|object| kinds.contains(&object.kind));
-    levels
-        .iter()
-        .find(exists)
-        .map(|kinds| kinds.to_vec())
-        .unwrap_or_default()
+    levels.iter().find(exists).map(|kinds| kinds.to_vec()).unwrap_or_default()
 }
 
 /// The load balancing of a region.
@@ -154,10 +150,7 @@ impl Balancing {
     }
 
     pub(crate) fn insert(&mut self, object: Object) {
-        self.by_kind
-            .entry(object.kind)
-            .or_default()
-            .insert(object.id.clone());
+        self.by_kind.entry(object.kind).or_default().insert(object.id.clone());
         if object.kind != Kind::LoadBalancer {
             self.below
                 .entry(object.parent.clone())
@@ -208,10 +201,8 @@ impl Balancing {
                 }
             }
             Kind::Monitor => {
-                let members: Vec<String> = self
-                    .below(&object.parent, Kind::Member)
-                    .map(|member| member.id.clone())
-                    .collect();
+                let members: Vec<String> =
+                    self.below(&object.parent, Kind::Member).map(|member| member.id.clone()).collect();
                 for member in members {
                     self.change(&member, |member| member.operating = "NO_MONITOR");
                 }

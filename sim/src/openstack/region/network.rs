@@ -167,9 +167,7 @@ impl NetworkState {
         ids: &Ids,
     ) -> Result<String> {
         let network = self.network(Some(network))?;
-        let cidr = spec
-            .cidr
-            .ok_or_else(|| Error::Invalid("a subnet needs a cidr".to_owned()))?;
+        let cidr = spec.cidr.ok_or_else(|| Error::Invalid("a subnet needs a cidr".to_owned()))?;
         let subnet = Subnet {
             id: spec.id.clone().unwrap_or_else(|| ids.uuid()),
             name: spec.name.clone(),
@@ -198,15 +196,9 @@ impl NetworkState {
                 .networks
                 .get(requested)
                 .or_else(|| self.networks.values().find(|net| net.name == requested)),
-            None => self
-                .networks
-                .values()
-                .filter(|net| !net.external)
-                .min_by_key(|net| net.created),
+            None => self.networks.values().filter(|net| !net.external).min_by_key(|net| net.created),
         };
-        found
-            .cloned()
-            .ok_or_else(|| Error::unknown("network", requested.unwrap_or_default()))
+        found.cloned().ok_or_else(|| Error::unknown("network", requested.unwrap_or_default()))
     }
 
     pub(crate) fn create_port(
@@ -268,19 +260,12 @@ impl NetworkState {
             tags: new.tags,
             revision: new.revision,
         };
-        self.by_device
-            .entry(port.device_id.clone())
-            .or_default()
-            .insert(port.id.clone());
+        self.by_device.entry(port.device_id.clone()).or_default().insert(port.id.clone());
         self.ports.insert(port.id.clone(), Arc::new(port));
     }
 
     pub(crate) fn update_port(&mut self, id: &str, patch: &PortPatch, at: Timestamp) -> Result<()> {
-        let port = self
-            .ports
-            .get(id)
-            .cloned()
-            .ok_or_else(|| Error::unknown("port", id))?;
+        let port = self.ports.get(id).cloned().ok_or_else(|| Error::unknown("port", id))?;
         let fixed_ips = match &patch.addresses {
             Some(addresses) => {
                 let network = self.network(Some(&port.network_id))?;
@@ -355,11 +340,7 @@ impl NetworkState {
             return Err(Error::unknown("port", parent));
         }
         let port_id = self.create_port(spec, "", "trunk:subport", birth, ids)?;
-        let mac = self
-            .ports
-            .get(&port_id)
-            .map(|port| port.mac.clone())
-            .unwrap_or_default();
+        let mac = self.ports.get(&port_id).map(|port| port.mac.clone()).unwrap_or_default();
         let sub_port = SubPort {
             port_id: port_id.clone(),
             segmentation_id,
@@ -377,10 +358,6 @@ impl NetworkState {
 
     /// Ports of a device.
     pub(crate) fn ports_of(&self, device_id: &str) -> impl Iterator<Item = &Arc<Port>> {
-        self.by_device
-            .get(device_id)
-            .into_iter()
-            .flatten()
-            .filter_map(|id| self.ports.get(id))
+        self.by_device.get(device_id).into_iter().flatten().filter_map(|id| self.ports.get(id))
     }
 }

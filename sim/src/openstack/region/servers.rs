@@ -107,14 +107,8 @@ impl ServerIndex {
 
     pub(crate) fn insert(&mut self, server: Server) {
         let key = server.age_key();
-        self.by_project
-            .entry(server.project_id.clone())
-            .or_default()
-            .insert(key.clone());
-        self.by_name
-            .entry(server.name.to_lowercase())
-            .or_default()
-            .insert(key);
+        self.by_project.entry(server.project_id.clone()).or_default().insert(key.clone());
+        self.by_name.entry(server.name.to_lowercase()).or_default().insert(key);
         self.by_id.insert(server.id.clone(), Arc::new(server));
     }
 

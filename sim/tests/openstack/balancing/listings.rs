@@ -46,9 +46,7 @@ async fn a_listing_is_of_the_own_project_and_of_all_for_an_administrator_who_nam
 #[tokio::test]
 async fn listings_are_cut_into_pages_by_a_limit() {
     let session = Session::start().await;
-    session
-        .cloud
-        .configure(|settings| settings.load_balancing.max_limit = 2);
+    session.cloud.configure(|settings| settings.load_balancing.max_limit = 2);
     for name in ["a", "b", "c"] {
         session.balancer(json!({"name": name, "listeners": []})).await;
     }

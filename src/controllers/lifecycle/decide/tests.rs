@@ -5,10 +5,7 @@ use serde_json::json;
 use super::*;
 
 fn nodes(range: std::ops::Range<usize>, taint: Option<&str>) -> Vec<Arc<NodeObject>> {
-    let taints: Vec<_> = taint
-        .into_iter()
-        .map(|key| json!({"key": key, "effect": "NoSchedule"}))
-        .collect();
+    let taints: Vec<_> = taint.into_iter().map(|key| json!({"key": key, "effect": "NoSchedule"})).collect();
     range
         .map(|i| {
             let node = json!({
@@ -47,12 +44,7 @@ fn nothing_is_deleted_while_no_node_is_present() {
             };
             let decision = Brake::default().decide(nodes(0..count, tainted), &blind, Instant::now());
             assert_eq!(counts(&decision), (0, count));
-            assert!(
-                decision
-                    .blocked
-                    .iter()
-                    .all(|(_, reason)| *reason == BlockReason::NothingPresent)
-            );
+            assert!(decision.blocked.iter().all(|(_, reason)| *reason == BlockReason::NothingPresent));
         }
     }
 }
@@ -72,11 +64,7 @@ fn more_than_the_share_and_more_than_a_few_are_deleted_slowly() {
         (251, 1000, 1),
     ] {
         let decision = Brake::default().decide(untainted(missing), &totals(missing, all), Instant::now());
-        assert_eq!(
-            counts(&decision),
-            (deleted, missing - deleted),
-            "{missing} of {all}"
-        );
+        assert_eq!(counts(&decision), (deleted, missing - deleted), "{missing} of {all}");
     }
 }
 
@@ -150,26 +138,12 @@ fn one_at_a_time_means_that_the_one_under_way_ends_first() {
     let many = totals(20, 40);
     assert_eq!(counts(&brake.decide(untainted(20), &many, start)), (1, 19));
     let later = start + Duration::from_secs(300);
-    assert_eq!(
-        counts(&brake.decide(untainted(20), &many, later)),
-        (0, 20),
-        "under way"
-    );
+    assert_eq!(counts(&brake.decide(untainted(20), &many, later)), (0, 20), "under way");
     brake.ended(false, later);
-    assert_eq!(
-        counts(&brake.decide(untainted(20), &many, later)),
-        (1, 19),
-        "in vain: the next"
-    );
+    assert_eq!(counts(&brake.decide(untainted(20), &many, later)), (1, 19), "in vain: the next");
     brake.ended(true, later);
-    assert_eq!(
-        counts(&brake.decide(untainted(19), &many, later + SLOWLY / 2)),
-        (0, 19)
-    );
-    assert_eq!(
-        counts(&brake.decide(untainted(19), &many, later + SLOWLY)),
-        (1, 18)
-    );
+    assert_eq!(counts(&brake.decide(untainted(19), &many, later + SLOWLY / 2)), (0, 19));
+    assert_eq!(counts(&brake.decide(untainted(19), &many, later + SLOWLY)), (1, 18));
 }
 
 fn node(change: impl FnOnce(&mut serde_json::Value)) -> NodeObject {
@@ -195,16 +169,8 @@ fn the_last_read_refuses_another_node() {
     let late = time("2026-01-01T01:00:00Z");
     let cases: [(&str, Change, Result<(), Refusal>); 8] = [
         ("the same", |_| {}, Ok(())),
-        (
-            "a heartbeat",
-            |node| node["metadata"]["resourceVersion"] = json!("7"),
-            Ok(()),
-        ),
-        (
-            "silent now",
-            |node| node["status"]["conditions"][0]["status"] = json!("Unknown"),
-            Ok(()),
-        ),
+        ("a heartbeat", |node| node["metadata"]["resourceVersion"] = json!("7"), Ok(())),
+        ("silent now", |node| node["status"]["conditions"][0]["status"] = json!("Unknown"), Ok(())),
         (
             "recreated",
             |node| node["metadata"]["uid"] = json!("u2"),
@@ -263,27 +229,14 @@ fn age_is_by_the_clock_of_the_api_server() {
     let decided = node(|_| {});
     // The node was created at midnight by the server's clock.
     for (server, expected) in [
-        (
-            "2026-01-01T00:01:30Z",
-            Err(Refusal::Young(Duration::from_secs(30))),
-        ),
-        (
-            "2026-01-01T00:01:59Z",
-            Err(Refusal::Young(Duration::from_secs(1))),
-        ),
+        ("2026-01-01T00:01:30Z", Err(Refusal::Young(Duration::from_secs(30)))),
+        ("2026-01-01T00:01:59Z", Err(Refusal::Young(Duration::from_secs(1)))),
         ("2026-01-01T00:02:00Z", Ok(())),
         // A clock that is wrong makes no node old.
         ("2025-12-31T23:00:00Z", Err(Refusal::Young(GRACE))),
     ] {
-        assert_eq!(
-            check(&decided, &decided, time(server), GRACE),
-            expected,
-            "{server}"
-        );
+        assert_eq!(check(&decided, &decided, time(server), GRACE), expected, "{server}");
     }
     let without = node(|node| node["metadata"]["creationTimestamp"] = json!(null));
-    assert_eq!(
-        check(&without, &without, time("2026-01-01T01:00:00Z"), GRACE),
-        Err(Refusal::Young(GRACE))
-    );
+    assert_eq!(check(&without, &without, time("2026-01-01T01:00:00Z"), GRACE), Err(Refusal::Young(GRACE)));
 }

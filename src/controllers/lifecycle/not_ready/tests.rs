@@ -16,10 +16,7 @@ fn node(name: &str, ready: &str) -> Arc<NodeObject> {
 }
 
 fn node_with(name: &str, uid: &str, id: &str, ready: &str, taints: &[&str]) -> Arc<NodeObject> {
-    let taints: Vec<_> = taints
-        .iter()
-        .map(|key| json!({"key": key, "effect": "NoSchedule"}))
-        .collect();
+    let taints: Vec<_> = taints.iter().map(|key| json!({"key": key, "effect": "NoSchedule"})).collect();
     let node = json!({
         "metadata": {"name": name, "uid": uid},
         "spec": {"providerID": id, "taints": taints},
@@ -130,11 +127,7 @@ fn another_answer_or_another_condition_makes_the_wait_short_again() {
     assert_eq!(play.due(), 120.2, "after another condition");
     play.pass(Answer::Off);
     play.observe(&node_with("a", "u1", "fake://a", "False", &["new"]));
-    assert_eq!(
-        play.due(),
-        125.2,
-        "after another taint, but not more often than allowed"
-    );
+    assert_eq!(play.due(), 125.2, "after another taint, but not more often than allowed");
 }
 
 #[test]
@@ -365,13 +358,7 @@ fn foreign_nodes_are_ignored() {
     let mut play = Play::new();
     for node in [
         node_with("foreign", "u1", "aws:///z/i-1", "False", &[]),
-        node_with(
-            "foreign-new",
-            "u1",
-            "aws:///z/i-1",
-            "False",
-            &[UNINITIALIZED_TAINT],
-        ),
+        node_with("foreign-new", "u1", "aws:///z/i-1", "False", &[UNINITIALIZED_TAINT]),
         node_with("bare-metal", "u1", "", "False", &[]),
         node("well", "True"),
     ] {
@@ -379,9 +366,8 @@ fn foreign_nodes_are_ignored() {
         assert_eq!(play.nodes.next_due(), None, "{}", node.view.name);
     }
     let mut leaving = (*node("leaving", "False")).clone();
-    leaving.meta.deletion_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(
-        k8s_openapi::jiff::Timestamp::now(),
-    ));
+    leaving.meta.deletion_timestamp =
+        Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(k8s_openapi::jiff::Timestamp::now()));
     play.observe(&Arc::new(leaving));
     assert_eq!(play.nodes.next_due(), None);
 }

@@ -12,16 +12,10 @@ fn node(labels: &[(&str, &str)], addresses: &[(AddressType, &str)]) -> NodeObjec
         view: Arc::new(NodeView {
             name: "n1".to_owned(),
             uid: "u1".to_owned(),
-            labels: labels
-                .iter()
-                .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
-                .collect(),
+            labels: labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
             ..NodeView::default()
         }),
-        addresses: addresses
-            .iter()
-            .map(|(kind, address)| NodeAddress::new(*kind, *address))
-            .collect(),
+        addresses: addresses.iter().map(|(kind, address)| NodeAddress::new(*kind, *address)).collect(),
         ..NodeObject::default()
     }
 }
@@ -41,10 +35,7 @@ fn instance() -> Instance {
 }
 
 fn labels(pairs: &[(&str, &str)]) -> NewLabels {
-    pairs
-        .iter()
-        .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
-        .collect()
+    pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
 }
 
 #[test]
@@ -80,18 +71,10 @@ fn host_names_come_from_the_cloud_or_else_from_the_node() {
     );
     let with_node_name = initialization(&shown, &instance()).unwrap().addresses.unwrap();
     assert_eq!(with_node_name.len(), 3);
-    assert_eq!(
-        with_node_name[2],
-        NodeAddress::new(AddressType::Hostname, "from-kubelet")
-    );
+    assert_eq!(with_node_name[2], NodeAddress::new(AddressType::Hostname, "from-kubelet"));
     let mut named = instance();
-    named
-        .addresses
-        .insert(0, NodeAddress::new(AddressType::Hostname, "from-cloud"));
-    assert_eq!(
-        initialization(&shown, &named).unwrap().addresses,
-        Some(named.addresses)
-    );
+    named.addresses.insert(0, NodeAddress::new(AddressType::Hostname, "from-cloud"));
+    assert_eq!(initialization(&shown, &named).unwrap().addresses, Some(named.addresses));
 }
 
 #[test]
@@ -128,11 +111,7 @@ fn waits_for_addresses_and_for_the_provided_ip() {
         let result = initialization(&shown, &instance());
         assert_eq!(result.is_ok(), ok, "{annotation}");
         if let Err(problem) = result {
-            assert!(
-                problem
-                    .message
-                    .contains("provided node ip for node \"n1\" is not valid")
-            );
+            assert!(problem.message.contains("provided node ip for node \"n1\" is not valid"));
         }
     }
 }
@@ -154,15 +133,8 @@ fn reserved_and_present_additional_labels_are_left_out() {
     let added = initialization(&node(&[("my.custom.label/foo", "fizz")], &[]), &with_labels)
         .unwrap()
         .labels;
-    let custom: Vec<_> = added
-        .keys()
-        .filter(|key| !is_reserved(key))
-        .map(String::as_str)
-        .collect();
-    assert_eq!(
-        custom,
-        ["app.k8snio/bar", "k8snio/bar", "my.custom.label/bar", "plain"]
-    );
+    let custom: Vec<_> = added.keys().filter(|key| !is_reserved(key)).map(String::as_str).collect();
+    assert_eq!(custom, ["app.k8snio/bar", "k8snio/bar", "my.custom.label/bar", "plain"]);
     assert_eq!(added["topology.kubernetes.io/region"], "us-west");
 }
 
@@ -170,10 +142,7 @@ fn reserved_and_present_additional_labels_are_left_out() {
 fn stable_labels_follow_their_beta_twins() {
     let beta = "failure-domain.beta.kubernetes.io/zone";
     let stable = "topology.kubernetes.io/zone";
-    assert_eq!(
-        reconciled_labels(&Labels::from_iter([(beta, "a")])),
-        labels(&[(stable, "a")])
-    );
+    assert_eq!(reconciled_labels(&Labels::from_iter([(beta, "a")])), labels(&[(stable, "a")]));
     assert_eq!(
         reconciled_labels(&Labels::from_iter([(beta, "a"), (stable, "b")])),
         labels(&[(stable, "a")])
@@ -194,14 +163,10 @@ fn initialized() -> NodeObject {
 #[test]
 fn nothing_differs_after_initialization_even_with_two_addresses_of_a_type() {
     let mut dual = instance();
-    dual.addresses
-        .push(NodeAddress::new(AddressType::InternalIP, "fd00::1"));
+    dual.addresses.push(NodeAddress::new(AddressType::InternalIP, "fd00::1"));
     let mut shown = initialized();
     shown.addresses = dual.addresses.clone();
-    assert_eq!(
-        difference(&shown, &dual, None, false).unwrap(),
-        Difference::default()
-    );
+    assert_eq!(difference(&shown, &dual, None, false).unwrap(), Difference::default());
 }
 
 #[test]
@@ -212,12 +177,7 @@ fn a_refresh_follows_addresses_and_type_but_not_the_zone() {
     changed.zone = Some("us-west-1b".to_owned());
     let found = difference(&initialized(), &changed, None, false).unwrap();
     assert_eq!(found.addresses.as_ref(), Some(&changed.addresses));
-    assert_eq!(
-        found.labels.len(),
-        2,
-        "beta and stable together: {:?}",
-        found.labels
-    );
+    assert_eq!(found.labels.len(), 2, "beta and stable together: {:?}", found.labels);
     assert_eq!(found.topology.len(), 2);
     let with_flag = difference(&initialized(), &changed, None, true).unwrap();
     assert_eq!((with_flag.labels.len(), with_flag.topology.len()), (4, 0));
@@ -290,11 +250,7 @@ fn addresses_that_remain_keep_the_nodes_order_and_new_ones_follow_those_of_their
         // An address that changes its type.
         ("I 2, I 1", "E 2, I 1", "E 2, I 1"),
     ] {
-        assert_eq!(
-            refreshed(shown, cloud, None, false),
-            Some(list(written)),
-            "{shown} becomes {cloud}"
-        );
+        assert_eq!(refreshed(shown, cloud, None, false), Some(list(written)), "{shown} becomes {cloud}");
     }
 }
 
@@ -340,21 +296,14 @@ proptest! {
 fn a_refresh_keeps_addresses_when_the_cloud_has_none() {
     let mut bare = instance();
     bare.addresses.clear();
-    assert_eq!(
-        difference(&initialized(), &bare, None, false).unwrap(),
-        Difference::default()
-    );
+    assert_eq!(difference(&initialized(), &bare, None, false).unwrap(), Difference::default());
 }
 
 #[test]
 fn a_refresh_changes_only_additional_labels_it_knows_to_be_ours() {
     let mut shown = initialized();
     let view = Arc::make_mut(&mut shown.view);
-    view.labels = view
-        .labels
-        .iter()
-        .chain([("pool", "old"), ("rack", "users")])
-        .collect();
+    view.labels = view.labels.iter().chain([("pool", "old"), ("rack", "users")]).collect();
     let mut changed = instance();
     changed.labels = labels(&[("pool", "new"), ("rack", "clouds"), ("fresh", "yes")]);
     let first = difference(&shown, &changed, None, false).unwrap();

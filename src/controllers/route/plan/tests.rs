@@ -149,10 +149,7 @@ async fn without_a_pod_cidr_nothing_is_deleted() {
     let routes = table(&[("10.244.9.0/24", "10.0.0.9")]);
     let bare = node(1, |node| node["spec"]["podCIDRs"] = json!([]));
     let (plan, text) = planned("10.244.0.0/16", &[bare], &routes).await;
-    assert!(
-        text.contains("nothing is deleted while no node has a podCIDR"),
-        "{text}"
-    );
+    assert!(text.contains("nothing is deleted while no node has a podCIDR"), "{text}");
     assert_eq!(Summary::of(&plan).verdict().exit_code(), 3);
 }
 

@@ -38,11 +38,7 @@ fn a_member_is_neither_excluded_nor_being_deleted() {
         ("excluded: false", node(label("false")), true),
         ("excluded: F", node(label("F")), true),
         ("autoscaler", node(taint(AUTOSCALER_TAINT)), false),
-        (
-            "uninitialized",
-            node(taint("node.cloudprovider.kubernetes.io/uninitialized")),
-            true,
-        ),
+        ("uninitialized", node(taint("node.cloudprovider.kubernetes.io/uninitialized")), true),
         ("unreachable", node(taint("node.kubernetes.io/unreachable")), true),
         ("not ready", node(not_ready), true),
         ("without provider ID", node(no_id), true),
@@ -77,31 +73,11 @@ fn load_balancers_follow_only_changes_of_members() {
         ("heartbeat", node(|_| {}), node(|_| {}), Change::Nothing),
         ("not ready", node(|_| {}), node(ready("False")), Change::Beside),
         ("ready", node(ready("Unknown")), node(|_| {}), Change::Beside),
-        (
-            "another taint",
-            node(|_| {}),
-            node(taint("other")),
-            Change::Nothing,
-        ),
+        ("another taint", node(|_| {}), node(taint("other")), Change::Nothing),
         ("excluded", node(|_| {}), node(label("true")), Change::Loss),
-        (
-            "included again",
-            node(label("true")),
-            node(|_| {}),
-            Change::Members,
-        ),
-        (
-            "still excluded",
-            node(label("true")),
-            node(label("t")),
-            Change::Beside,
-        ),
-        (
-            "autoscaler",
-            node(|_| {}),
-            node(taint(AUTOSCALER_TAINT)),
-            Change::Loss,
-        ),
+        ("included again", node(label("true")), node(|_| {}), Change::Members),
+        ("still excluded", node(label("true")), node(label("t")), Change::Beside),
+        ("autoscaler", node(|_| {}), node(taint(AUTOSCALER_TAINT)), Change::Loss),
         // Services may choose nodes by their labels.
         ("another label", node(|_| {}), node(zone), Change::Members),
         (
@@ -149,9 +125,6 @@ fn joining_nodes_are_gathered_and_lost_ones_are_not_waited_for() {
     assert!(nodes.apply("n1", None, at(21)));
     assert_eq!(nodes.due(), Some(at(21)), "a loss");
     nodes.apply("later", Some(&node(|_| {})), at(21));
-    assert!(
-        nodes.take_due(at(21)),
-        "a node that joins does not put off a loss"
-    );
+    assert!(nodes.take_due(at(21)), "a node that joins does not put off a loss");
     assert_eq!(nodes.set().eligible().count(), 11);
 }

@@ -162,15 +162,8 @@ fn the_finalizer_goes_with_all_that_stood_for_the_load_balancer() {
 
 #[test]
 fn a_plan_shows_the_mode_of_an_address() {
-    let change = ServiceAction::of(
-        &view(|_| {}),
-        NONE,
-        Some(&effects(vec![proxied(), ip("192.0.2.2")])),
-    );
-    assert_eq!(
-        change.to_string(),
-        "write to the Service: 192.0.2.1 (Proxy), 192.0.2.2 in the status"
-    );
+    let change = ServiceAction::of(&view(|_| {}), NONE, Some(&effects(vec![proxied(), ip("192.0.2.2")])));
+    assert_eq!(change.to_string(), "write to the Service: 192.0.2.1 (Proxy), 192.0.2.2 in the status");
 }
 
 #[test]
@@ -187,28 +180,13 @@ fn an_address_is_written_only_if_it_differs_for_the_api_server() {
         ("both empty", vec![], vec![], true),
         ("same ip", vec![ip("192.0.2.1")], vec![ip("192.0.2.1")], true),
         ("another ip", vec![ip("192.0.2.1")], vec![ip("192.0.2.2")], false),
-        (
-            "the default of ipMode",
-            vec![vip.clone()],
-            vec![ip("192.0.2.1")],
-            true,
-        ),
+        ("the default of ipMode", vec![vip.clone()], vec![ip("192.0.2.1")], true),
         ("another ipMode", vec![vip], vec![proxied()], false),
-        (
-            "ipMode set where none was",
-            vec![ip("192.0.2.1")],
-            vec![proxied()],
-            false,
-        ),
+        ("ipMode set where none was", vec![ip("192.0.2.1")], vec![proxied()], false),
         ("wiped", vec![], vec![ip("192.0.2.1")], false),
         ("host name", vec![host.clone()], vec![host.clone()], true),
         ("host name for ip", vec![ip("192.0.2.1")], vec![host], false),
-        (
-            "one more",
-            vec![ip("192.0.2.1")],
-            vec![ip("192.0.2.1"), ip("192.0.2.2")],
-            false,
-        ),
+        ("one more", vec![ip("192.0.2.1")], vec![ip("192.0.2.1"), ip("192.0.2.2")], false),
     ] {
         let change = ServiceAction::of(&view(|view| view.ingress = have), NONE, Some(&effects(want)));
         assert_eq!(change.is_empty(), same, "{what}: {change:?}");
@@ -234,10 +212,7 @@ fn a_condition_keeps_its_time_while_its_status_stays() {
     effects.conditions.insert("Ready".to_owned(), condition("New"));
     let before = view(|_| {});
     let first = ServiceAction::of(&before, NONE, Some(&effects)).patch(&before, at());
-    assert_eq!(
-        first["status"]["conditions"][0]["lastTransitionTime"],
-        "1970-01-01T00:00:00Z"
-    );
+    assert_eq!(first["status"]["conditions"][0]["lastTransitionTime"], "1970-01-01T00:00:00Z");
     let later = view(|view| view.conditions = vec![condition("Old")]);
     let second = ServiceAction::of(&later, NONE, Some(&effects)).patch(&later, at());
     assert_eq!(second["status"]["conditions"][0].get("lastTransitionTime"), None);

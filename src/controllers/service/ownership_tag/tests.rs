@@ -65,10 +65,9 @@ impl Server {
                 json!({"type": "ADDED", "object": service("later")})
             }
             (_, true) => return None,
-            ("/api/v1/nodes", _) => list(
-                "NodeList",
-                &[json!({"metadata": {"name": "n1"}, "spec": {"providerID": "fake://n1"}})],
-            ),
+            ("/api/v1/nodes", _) => {
+                list("NodeList", &[json!({"metadata": {"name": "n1"}, "spec": {"providerID": "fake://n1"}})])
+            }
             ("/api/v1/services", _) => list("ServiceList", &[service("web")]),
             (path, _) if path.starts_with("/api/v1/namespaces/ns/services/later") => service("later"),
             _ => service("web"),
@@ -181,10 +180,7 @@ async fn one_401_at_the_start_costs_no_tag() {
 async fn controllers_start_after_a_minute_and_learn_the_tag_later() {
     for code in [401, 404, 500] {
         let (worked, first, later) = life(code, 120).await;
-        assert!(
-            worked >= START_LIMIT && worked < START_LIMIT * 5 / 4,
-            "{code}: {worked:?}"
-        );
+        assert!(worked >= START_LIMIT && worked < START_LIMIT * 5 / 4, "{code}: {worked:?}");
         assert_eq!((first.as_deref(), later.as_deref()), (None, Some(TAG)), "{code}");
     }
 }

@@ -53,9 +53,7 @@ impl State {
             }
             Err(error) => {
                 self.failed_discoveries = self.failed_discoveries.saturating_add(1);
-                let wait = error
-                    .retry()
-                    .wait(DISCOVERY_BACKOFF.delay(self.failed_discoveries));
+                let wait = error.retry().wait(DISCOVERY_BACKOFF.delay(self.failed_discoveries));
                 self.retry_discovery = Some(later(at, wait));
                 task.job.add_to(&mut self.discovery);
                 self.discovery_waits_for_quota = task.job.waits_for_quota(&error);

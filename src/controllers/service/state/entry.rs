@@ -100,9 +100,7 @@ impl ServiceEntry {
 
     /// Whether its load balancer is as desired.
     pub(super) fn is_served(&self) -> bool {
-        self.served
-            .as_ref()
-            .is_some_and(|served| served.view.asks_the_same(&self.view))
+        self.served.as_ref().is_some_and(|served| served.view.asks_the_same(&self.view))
     }
 
     pub(super) fn parts(&self) -> impl Iterator<Item = &PartKey> {
@@ -159,8 +157,7 @@ impl ServiceEntry {
         let known: HashSet<_> = self.parts().cloned().collect();
         (self.joins, self.leaves) = (parts.joins, parts.leaves);
         let (joins, leaves) = (&self.joins, &self.leaves);
-        self.reported
-            .retain(|part| joins.contains(part) || leaves.contains(part));
+        self.reported.retain(|part| joins.contains(part) || leaves.contains(part));
         // If it has changed meanwhile, the next discovery handles the change.
         let job = if self.view.asks_the_same(view) {
             self.requeued = None;
@@ -172,9 +169,7 @@ impl ServiceEntry {
             // A part may be new without any change of the Service: another client created or deleted something.
             let moved = (!known.contains(part)).then_some(Job::now(Cause::Service));
             if let Some(job) = job.or(moved) {
-                due.entry(part.clone())
-                    .and_modify(|due| *due = due.and(job))
-                    .or_insert(job);
+                due.entry(part.clone()).and_modify(|due| *due = due.and(job)).or_insert(job);
             }
         }
         if self.parts().next().is_some() || !self.is_ours() || self.is_served() {

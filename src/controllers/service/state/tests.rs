@@ -148,12 +148,7 @@ impl Fixture {
         self.change(&view(service, |_| {}));
         self.discover();
         self.run(&format!("lb/{service}"), &[service]);
-        let all: Vec<_> = self
-            .state
-            .services
-            .values()
-            .map(|entry| entry.view.id.name.to_string())
-            .collect();
+        let all: Vec<_> = self.state.services.values().map(|entry| entry.view.id.name.to_string()).collect();
         let all: Vec<_> = all.iter().map(String::as_str).collect();
         self.run(SHARED, &all);
         assert!(self.record(service).is_served());
@@ -347,11 +342,7 @@ fn only_what_a_service_asks_for_makes_its_parts_dirty() {
         ("nothing", |_| {}, false),
         ("status", |view| view.ingress = vec![Ingress::default()], false),
         ("finalizers", |view| view.finalizers.push("x".into()), false),
-        (
-            "labels",
-            |view| view.labels = [("a", "b")].into_iter().collect(),
-            true,
-        ),
+        ("labels", |view| view.labels = [("a", "b")].into_iter().collect(), true),
         ("type", |view| view.service_type = ServiceType::ClusterIp, true),
         ("ports", |view| view.ports.clear(), true),
         ("node port", |view| view.ports[0].node_port = 1, true),
@@ -360,38 +351,14 @@ fn only_what_a_service_asks_for_makes_its_parts_dirty() {
             |view| view.ports[0].target = ccm_core::load_balancer::PortTarget::Name("x".into()),
             true,
         ),
-        (
-            "appProtocol",
-            |view| view.ports[0].app_protocol = Some("http".into()),
-            true,
-        ),
-        (
-            "external IPs",
-            |view| view.external_ips = vec!["192.0.2.1".into()],
-            true,
-        ),
-        (
-            "source ranges",
-            |view| view.source_ranges = Some(Vec::new()),
-            true,
-        ),
-        (
-            "traffic policy",
-            |view| view.external_policy = Policy::Local,
-            true,
-        ),
+        ("appProtocol", |view| view.ports[0].app_protocol = Some("http".into()), true),
+        ("external IPs", |view| view.external_ips = vec!["192.0.2.1".into()], true),
+        ("source ranges", |view| view.source_ranges = Some(Vec::new()), true),
+        ("traffic policy", |view| view.external_policy = Policy::Local, true),
         ("health check port", |view| view.health_check_node_port = 1, true),
-        (
-            "families",
-            |view| view.ip_families = vec![ccm_core::load_balancer::IpFamily::V4],
-            true,
-        ),
+        ("families", |view| view.ip_families = vec![ccm_core::load_balancer::IpFamily::V4], true),
         ("address", |view| view.load_balancer_ip = "192.0.2.1".into(), true),
-        (
-            "annotation",
-            |view| view.annotations = [("a", "b")].into_iter().collect(),
-            true,
-        ),
+        ("annotation", |view| view.annotations = [("a", "b")].into_iter().collect(), true),
         ("deletion", |view| view.deleting = true, true),
     ];
     for (what, change, expected) in cases {
@@ -528,10 +495,7 @@ fn drift_is_looked_for_in_the_background_and_does_not_end_a_wait() {
     fixture.state.changed(Change::Drift, fixture.now);
     assert_eq!(fixture.discover(), [SHARED, "lb/a"]);
     let ask = fixture.take("lb/a").unwrap().job.ask();
-    assert_eq!(
-        (ask.freshness, ask.priority),
-        (Freshness::After(fixture.now), Priority::Background)
-    );
+    assert_eq!((ask.freshness, ask.priority), (Freshness::After(fixture.now), Priority::Background));
 }
 
 #[test]
@@ -693,11 +657,7 @@ fn early_annotations_are_written_before_the_service_is_served() {
         };
         assert_eq!(written(&mut fixture, &now), due, "{now:?}");
         fixture.change(&annotated(Some("7"), port, deleting));
-        assert_eq!(
-            fixture.record("a").dirty,
-            Some(Job::service(None)),
-            "our own write"
-        );
+        assert_eq!(fixture.record("a").dirty, Some(Job::service(None)), "our own write");
         // What others write then stays.
         let other = annotated(Some("8"), port, deleting);
         assert_eq!(written(&mut fixture, &other), ServiceAction::default());
@@ -721,19 +681,11 @@ fn a_change_that_another_client_keeps_undoing_is_written_after_growing_waits() {
             }
         };
         waits.push(fixture.now - began);
-        fixture
-            .state
-            .object_ended(&object.0, write, Ok(false), fixture.now);
+        fixture.state.object_ended(&object.0, write, Ok(false), fixture.now);
     }
     let [least, longest] = [47, 60].map(Duration::from_secs);
-    assert!(
-        waits[0].is_zero() && waits[1] < waits[3] && waits[3] < waits[5],
-        "{waits:?}"
-    );
-    assert!(
-        waits[10..].iter().all(|wait| *wait > least && *wait <= longest),
-        "{waits:?}"
-    );
+    assert!(waits[0].is_zero() && waits[1] < waits[3] && waits[3] < waits[5], "{waits:?}");
+    assert!(waits[10..].iter().all(|wait| *wait > least && *wait <= longest), "{waits:?}");
     // After a quiet time it is written at once.
     fixture.tick(120);
     let task = fixture.state.take_object(&object(100), fixture.now);

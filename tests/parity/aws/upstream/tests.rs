@@ -102,11 +102,7 @@ fn upstream_does_not_change_its_own_objects() {
 
 /// Changes one value of a case's first phase, and returns the writes of upstream after it.
 fn changed(case: &str, path: &str, value: Value) -> Vec<String> {
-    let case = cases("aws")
-        .unwrap()
-        .into_iter()
-        .find(|one| one.name == case)
-        .unwrap();
+    let case = cases("aws").unwrap().into_iter().find(|one| one.name == case).unwrap();
     let phase = recorded("aws", &case.name).unwrap()["phases"][0].clone();
     let (mut got, hosts) = seen(&case, &phase);
     *got.pointer_mut(path).unwrap_or_else(|| panic!("{path}")) = value;

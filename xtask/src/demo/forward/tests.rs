@@ -109,10 +109,7 @@ async fn eventually<T>(what: &str, check: impl AsyncFn() -> Option<T>) -> T {
 }
 
 async fn wait_for_no_answer(address: SocketAddr) {
-    eventually("no answer", async || {
-        TcpStream::connect(address).await.is_err().then_some(())
-    })
-    .await;
+    eventually("no answer", async || TcpStream::connect(address).await.is_err().then_some(())).await;
 }
 
 /// A created load balancer.
@@ -127,11 +124,7 @@ struct Balancer {
 impl Session {
     /// Creates a load balancer with one port and these members.
     async fn balancing(&self, listener: Value, members: &[Value]) -> Balancer {
-        let subnets = self
-            .rest
-            .list("network/v2.0/subnets?name=private-0")
-            .await
-            .unwrap();
+        let subnets = self.rest.list("network/v2.0/subnets?name=private-0").await.unwrap();
         let mut listener = listener;
         let protocol = listener["protocol"].as_str().unwrap_or("TCP").to_owned();
         listener["protocol"] = json!(protocol);
@@ -164,15 +157,11 @@ impl Session {
 #[tokio::test]
 async fn members_answer_in_turn_at_the_virtual_address_until_it_is_deleted() {
     let session = on_loopback(101).await;
-    let (one, two) = (
-        Member::start([127, 101, 1, 1], "one").await,
-        Member::start([127, 101, 1, 2], "two").await,
-    );
+    let (one, two) =
+        (Member::start([127, 101, 1, 1], "one").await, Member::start([127, 101, 1, 2], "two").await);
     let port = free_port([127, 101, 0, 1]).await;
     let members = [one.json(), two.json()];
-    let created = session
-        .balancing(json!({ "protocol_port": port }), &members)
-        .await;
+    let created = session.balancing(json!({ "protocol_port": port }), &members).await;
     let first = eventually("an answer", async || read_answer(created.front).await).await;
     let mut answers = vec![first];
     for _ in 0..5 {
@@ -206,10 +195,7 @@ async fn members_answer_in_turn_at_the_virtual_address_until_it_is_deleted() {
     let path = format!("{OCTAVIA}/loadbalancers/{}?cascade=true", created.id);
     session.rest.delete(&path).await.unwrap();
     wait_for_no_answer(created.front).await;
-    eventually("no forwards", async || {
-        session.forwards().is_empty().then_some(())
-    })
-    .await;
+    eventually("no forwards", async || session.forwards().is_empty().then_some(())).await;
 }
 
 #[tokio::test]
@@ -217,18 +203,13 @@ async fn floating_address_answers_while_it_leads_to_the_load_balancer() {
     let session = on_loopback(102).await;
     let member = Member::start([127, 102, 1, 1], "one").await;
     let port = free_port([127, 102, 0, 1]).await;
-    let created = session
-        .balancing(json!({ "protocol_port": port }), &[member.json()])
-        .await;
+    let created = session.balancing(json!({ "protocol_port": port }), &[member.json()]).await;
     let address: IpAddr = "127.102.128.9".parse().unwrap();
     let floating = SocketAddr::new(address, port);
     eventually("an answer", async || read_answer(created.front).await).await;
     wait_for_no_answer(floating).await;
     session.cloud.add_floating(&created.port_id, address).unwrap();
-    assert_eq!(
-        eventually("an answer", async || read_answer(floating).await).await,
-        "one"
-    );
+    assert_eq!(eventually("an answer", async || read_answer(floating).await).await, "one");
     let attached = session.cloud.floating_ips().remove(0);
     assert_eq!(attached.port_id.as_ref(), Some(&created.port_id));
     session.cloud.remove_floating(address).unwrap();
@@ -244,9 +225,7 @@ async fn clients_outside_of_the_allowed_ranges_get_no_answer() {
     let port = free_port([127, 103, 0, 1]).await;
     let listener = json!({"protocol_port": port, "allowed_cidrs": ["192.0.2.0/24"]});
     let created = session.balancing(listener, &[member.json()]).await;
-    session
-        .forward("listening", |forward| forward.problem.is_none())
-        .await;
+    session.forward("listening", |forward| forward.problem.is_none()).await;
     assert_eq!(read_answer(created.front).await, None);
     let change = json!({"listener": {"allowed_cidrs": ["192.0.2.0/24", "127.0.0.0/8"]}});
     let path = format!("{OCTAVIA}/listeners/{}", created.listener);
@@ -260,9 +239,7 @@ async fn nothing_answers_without_a_forwarder_or_while_the_load_balancer_does_not
     session.forwarder = None;
     let member = Member::start([127, 104, 1, 1], "one").await;
     let port = free_port([127, 104, 0, 1]).await;
-    let created = session
-        .balancing(json!({ "protocol_port": port }), &[member.json()])
-        .await;
+    let created = session.balancing(json!({ "protocol_port": port }), &[member.json()]).await;
     assert!(TcpStream::connect(created.front).await.is_err());
 
     session.forwarder = Some(Forwarder::start(session.cloud.control()));
@@ -271,15 +248,9 @@ async fn nothing_answers_without_a_forwarder_or_while_the_load_balancer_does_not
     assert_eq!(shown.address, created.front);
     assert_eq!(shown.listener_id, created.listener);
 
-    session
-        .cloud
-        .set_provisioning_status(&created.id, "ERROR")
-        .unwrap();
+    session.cloud.set_provisioning_status(&created.id, "ERROR").unwrap();
     wait_for_no_answer(created.front).await;
-    session
-        .cloud
-        .set_provisioning_status(&created.id, "ACTIVE")
-        .unwrap();
+    session.cloud.set_provisioning_status(&created.id, "ACTIVE").unwrap();
     eventually("an answer", async || read_answer(created.front).await).await;
     let off = Map::from_iter([("admin_state_up".to_owned(), json!(false))]);
     session.cloud.patch_object(&created.listener, &off).unwrap();
@@ -299,39 +270,23 @@ async fn an_address_in_use_is_reported_and_served_when_it_is_free() {
     // The first address of the subnet, which is already in use.
     let taken = TcpListener::bind("127.105.0.2:0").await.unwrap();
     let place = taken.local_addr().unwrap();
-    let created = session
-        .balancing(json!({ "protocol_port": place.port() }), &[member.json()])
-        .await;
+    let created = session.balancing(json!({ "protocol_port": place.port() }), &[member.json()]).await;
     assert_eq!(created.front, place);
-    let forward = session
-        .forward("a problem", |forward| forward.problem.is_some())
-        .await;
+    let forward = session.forward("a problem", |forward| forward.problem.is_some()).await;
     let problem = forward.problem.unwrap();
-    assert!(
-        problem.contains(&format!("cannot listen on {place}: ")),
-        "{problem}"
-    );
+    assert!(problem.contains(&format!("cannot listen on {place}: ")), "{problem}");
     drop(taken);
     eventually("an answer", async || read_answer(place).await).await;
-    session
-        .forward("no problem", |forward| forward.problem.is_none())
-        .await;
+    session.forward("no problem", |forward| forward.problem.is_none()).await;
 }
 
 #[tokio::test]
 async fn unsupported_listeners_are_reported() {
     let session = on_loopback(106).await;
     let member = json!({"address": "127.106.1.1", "protocol_port": 30000});
-    session
-        .balancing(json!({"protocol_port": 5353, "protocol": "UDP"}), &[member])
-        .await;
-    let forward = session
-        .forward("a problem", |forward| forward.problem.is_some())
-        .await;
-    assert_eq!(
-        forward.problem.unwrap(),
-        "listeners of protocol UDP are not forwarded"
-    );
+    session.balancing(json!({"protocol_port": 5353, "protocol": "UDP"}), &[member]).await;
+    let forward = session.forward("a problem", |forward| forward.problem.is_some()).await;
+    assert_eq!(forward.problem.unwrap(), "listeners of protocol UDP are not forwarded");
 }
 
 #[tokio::test]

@@ -28,10 +28,7 @@ fn assert_applied(desired: &DesiredRules, old: &[Rule], expected: &[&str], steps
     });
     let mut rules: Vec<_> = rules.collect();
     rules.sort();
-    assert_eq!(
-        (rules, plan.steps.len()),
-        (expected.iter().map(ToString::to_string).collect(), steps)
-    );
+    assert_eq!((rules, plan.steps.len()), (expected.iter().map(ToString::to_string).collect(), steps));
 }
 
 fn names(names: &[&str]) -> BTreeSet<String> {
@@ -148,11 +145,7 @@ fn the_security_group_of_a_node_is_the_first_one_with_the_clusters_tag() {
     let untagged = "none of its security groups sg-1, sg-2 has the tag kubernetes.io/cluster/c";
     let cases: [(&[&str], &[&str], Outcome<'_>); 5] = [
         (&["sg-1"], &["sg-1"], Ok(("sg-1", &[]))),
-        (
-            &["sg-3", "sg-2", "sg-1"],
-            &["sg-2", "sg-3"],
-            Ok(("sg-2", &["sg-3"])),
-        ),
+        (&["sg-3", "sg-2", "sg-1"], &["sg-2", "sg-3"], Ok(("sg-2", &["sg-3"]))),
         (&["sg-1"], &[], Ok(("sg-1", &[]))),
         (&["sg-1", "sg-2"], &[], Err(untagged)),
         (&[], &[], Err("it has no security group")),

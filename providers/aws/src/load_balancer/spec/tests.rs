@@ -183,10 +183,7 @@ fn a_load_balancer_is_dual_stack_if_it_can_be() {
         ..service("")
     };
     let invalid = Spec::read(&only, &SETTINGS, Flavor::Network).invalid;
-    assert!(
-        invalid.len() == 1 && invalid[0].message.contains("add IPv4"),
-        "{invalid:?}"
-    );
+    assert!(invalid.len() == 1 && invalid[0].message.contains("add IPv4"), "{invalid:?}");
 }
 
 #[test]
@@ -256,11 +253,7 @@ fn invalid_values_of_classic_load_balancers_are_reported() {
         target-group-attributes=preserve_client_ip.enabled=true; healthcheck-protocol=quic; healthcheck-port=http; \
         proxy-protocol=true";
     let invalid = read(wrong, Flavor::Classic).invalid;
-    assert_eq!(
-        invalid.len(),
-        9,
-        "all but the attributes of target groups: {invalid:#?}"
-    );
+    assert_eq!(invalid.len(), 9, "all but the attributes of target groups: {invalid:#?}");
 }
 
 #[test]
@@ -278,11 +271,7 @@ fn a_service_with_our_hostname_is_kept_if_it_requests_another_controller() {
             default_type,
             ..SETTINGS
         };
-        assert_eq!(
-            Flavor::of(&service(annotations), &settings),
-            expected,
-            "{annotations}"
-        );
+        assert_eq!(Flavor::of(&service(annotations), &settings), expected, "{annotations}");
     }
     let mut served = service("type=external");
     assert_eq!(own_hostname(&served), None);

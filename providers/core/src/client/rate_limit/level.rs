@@ -240,9 +240,7 @@ impl Level {
         reason = "a part of a u32 is a u32"
     )]
     fn reserve(&self, all: u32) -> u32 {
-        ((f64::from(all) * self.reserved).ceil() as u32)
-            .max(1)
-            .min(all.saturating_sub(1))
+        ((f64::from(all) * self.reserved).ceil() as u32).max(1).min(all.saturating_sub(1))
     }
 }
 

@@ -74,11 +74,7 @@ pub fn is_too_large(error: &Error) -> bool {
 
 fn transport(target: &Target, error: reqwest::Error) -> Error {
     let (kind, outcome, what) = if error.is_builder() {
-        (
-            ErrorKind::Unexpected,
-            Outcome::NotDone,
-            "the request could not be built",
-        )
+        (ErrorKind::Unexpected, Outcome::NotDone, "the request could not be built")
     } else if error.is_connect() {
         // The name of the error in the library that verifies certificates.
         let what = if crate::error::report(&error).contains("CaUsedAsEndEntity") {
@@ -95,11 +91,7 @@ fn transport(target: &Target, error: reqwest::Error) -> Error {
     } else if error.is_body() || error.is_decode() {
         (ErrorKind::Unavailable, Outcome::Unknown, "the answer was cut off")
     } else {
-        (
-            ErrorKind::Unavailable,
-            Outcome::Unknown,
-            "the connection was lost",
-        )
+        (ErrorKind::Unavailable, Outcome::Unknown, "the connection was lost")
     };
     // The URL contains the query. Host and port matter if the network fails.
     let host = error.url().map(|url| url.origin().ascii_serialization());
@@ -298,10 +290,7 @@ mod tests {
         ] {
             let error = serde_json::from_str::<List>(body).unwrap_err();
             let error = Failure::Shape(error).into_error(&target());
-            assert_eq!(
-                (error.kind(), error.retry()),
-                (ErrorKind::Unavailable, Retry::Backoff)
-            );
+            assert_eq!((error.kind(), error.retry()), (ErrorKind::Unavailable, Retry::Backoff));
             assert!(error.to_string().contains(what), "{error}");
             assert!(error.report().contains(cause), "{}", error.report());
         }
@@ -320,26 +309,12 @@ mod tests {
     #[tokio::test]
     async fn a_request_on_a_refused_connection_was_not_done() {
         // The port of a listener that was closed.
-        let address = std::net::TcpListener::bind("127.0.0.1:0")
-            .unwrap()
-            .local_addr()
-            .unwrap();
+        let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let client = super::super::http_client(&Default::default(), &Default::default(), "test").unwrap();
-        let failed = client
-            .get(format!("http://{address}/secret?token=hunter2"))
-            .send()
-            .await
-            .unwrap_err();
+        let failed = client.get(format!("http://{address}/secret?token=hunter2")).send().await.unwrap_err();
         let error = Failure::Transport(failed).into_error(&target());
-        assert_eq!(
-            (error.kind(), error.outcome()),
-            (ErrorKind::Unavailable, Outcome::NotDone)
-        );
-        assert!(
-            error.report().contains(&address.to_string()),
-            "{}",
-            error.report()
-        );
+        assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unavailable, Outcome::NotDone));
+        assert!(error.report().contains(&address.to_string()), "{}", error.report());
         assert!(!error.report().contains("hunter2"), "{}", error.report());
     }
 }

@@ -64,12 +64,7 @@ impl Proxies {
         let except = NoProxy::from_string(&self.except);
         let build = |name: &str, proxy: reqwest::Result<Proxy>| {
             // The value may contain a password.
-            let wrong = |_| {
-                Error::new(
-                    ErrorKind::InvalidConfig,
-                    format!("{name} is not the URL of a proxy"),
-                )
-            };
+            let wrong = |_| Error::new(ErrorKind::InvalidConfig, format!("{name} is not the URL of a proxy"));
             proxy.map(|proxy| proxy.no_proxy(except.clone())).map_err(wrong)
         };
         // As in Go, a SOCKS proxy resolves the names of hosts.
@@ -206,11 +201,7 @@ mod tests {
             ("[2001:db8::1]:5000", "http://[2001:db8::1]:5000/v3", None),
             ("2001:db8::/32", "http://[2001:db8::1]:5000/v3", None),
             ("*.cloud.invalid", "http://nova.cloud.invalid/v3", None),
-            (
-                "keystone.invalid:5000",
-                "http://nova.invalid:5000/v3",
-                Some("proxy"),
-            ),
+            ("keystone.invalid:5000", "http://nova.invalid:5000/v3", Some("proxy")),
         ] {
             let except_all = format!("10.0.0.0/8, {except}");
             let proxies = Proxies::of(&environment.clone().with("NO_PROXY", except_all));

@@ -70,35 +70,14 @@ fn refuses_what_go_refuses_with_the_same_text() {
         (" 5s", r#"time: invalid duration " 5s""#),
         ("1m5", r#"time: missing unit in duration "1m5""#),
         ("--5s", r#"time: invalid duration "--5s""#),
-        (
-            "1\u{663}s",
-            "time: unknown unit \"\u{663}s\" in duration \"1\u{663}s\"",
-        ),
-        (
-            "9223372036854775810ns",
-            r#"time: invalid duration "9223372036854775810ns""#,
-        ),
-        (
-            "9223372036854775808ns",
-            r#"time: invalid duration "9223372036854775808ns""#,
-        ),
-        (
-            "-9223372036854775809ns",
-            r#"time: invalid duration "-9223372036854775809ns""#,
-        ),
-        (
-            "9223372036854776us",
-            r#"time: invalid duration "9223372036854776us""#,
-        ),
+        ("1\u{663}s", "time: unknown unit \"\u{663}s\" in duration \"1\u{663}s\""),
+        ("9223372036854775810ns", r#"time: invalid duration "9223372036854775810ns""#),
+        ("9223372036854775808ns", r#"time: invalid duration "9223372036854775808ns""#),
+        ("-9223372036854775809ns", r#"time: invalid duration "-9223372036854775809ns""#),
+        ("9223372036854776us", r#"time: invalid duration "9223372036854776us""#),
         ("3000000h", r#"time: invalid duration "3000000h""#),
-        (
-            "99999999999999999999h",
-            r#"time: invalid duration "99999999999999999999h""#,
-        ),
-        (
-            "9223372036854775807ns1ns",
-            r#"time: invalid duration "9223372036854775807ns1ns""#,
-        ),
+        ("99999999999999999999h", r#"time: invalid duration "99999999999999999999h""#),
+        ("9223372036854775807ns1ns", r#"time: invalid duration "9223372036854775807ns1ns""#),
     ];
     for (text, message) in cases {
         assert_eq!(parse(text).unwrap_err().to_string(), *message, "{text:?}");
@@ -149,10 +128,7 @@ fn converts_to_and_from_the_standard_duration() {
 
 #[test]
 fn serde_reads_the_go_form() {
-    assert_eq!(
-        serde_json::from_str::<GoDuration>(r#""1m30s""#).unwrap(),
-        GoDuration::from_secs(90)
-    );
+    assert_eq!(serde_json::from_str::<GoDuration>(r#""1m30s""#).unwrap(), GoDuration::from_secs(90));
     assert!(serde_json::from_str::<GoDuration>(r#""90""#).is_err());
 }
 

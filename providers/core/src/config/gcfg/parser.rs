@@ -59,10 +59,7 @@ fn illegal_encoding(cursor: &Cursor) -> Vec<SyntaxError> {
         } else {
             continue;
         };
-        if errors
-            .last()
-            .is_none_or(|last| last.position.line != located.at.line)
-        {
+        if errors.last().is_none_or(|last| last.position.line != located.at.line) {
             errors.push(SyntaxError {
                 position: located.at,
                 message: message.into(),
@@ -154,11 +151,7 @@ impl Parser {
         if !self.cursor.at_line_end() {
             self.legal()?;
             let hint = "write what follows the header on a line of its own";
-            return error(
-                self.cursor.position(),
-                "expected EOL, EOF, or comment",
-                Some(hint),
-            );
+            return error(self.cursor.position(), "expected EOL, EOF, or comment", Some(hint));
         }
         self.cursor.skip_line();
         Ok(Section {
@@ -334,10 +327,6 @@ impl Parser {
         } else {
             String::new()
         };
-        error(
-            self.cursor.position(),
-            &format!("illegal character U+{code:04X}{shown}"),
-            hint,
-        )
+        error(self.cursor.position(), &format!("illegal character U+{code:04X}{shown}"), hint)
     }
 }

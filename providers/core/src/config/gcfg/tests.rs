@@ -13,10 +13,7 @@ fn flat(document: &Document) -> Vec<String> {
             lines.push(format!("{}/{sub}", section.name.text));
         }
         for entry in &section.entries {
-            let value = entry
-                .value
-                .as_ref()
-                .map_or("!".to_owned(), |value| format!("={}", value.text));
+            let value = entry.value.as_ref().map_or("!".to_owned(), |value| format!("={}", value.text));
             lines.push(format!("{}/{sub}/{}{value}", section.name.text, entry.key.text));
         }
     }
@@ -41,12 +38,7 @@ fn errors(text: impl AsRef<[u8]>) -> Vec<String> {
 fn value(text: &str) -> String {
     let (document, errors) = parse(format!("[s]\nk ={text}"));
     assert!(errors.is_empty(), "{text:?}: {errors:?}");
-    document.sections[0].entries[0]
-        .value
-        .as_ref()
-        .unwrap()
-        .text
-        .clone()
+    document.sections[0].entries[0].value.as_ref().unwrap().text.clone()
 }
 
 #[test]
@@ -89,10 +81,7 @@ fn section_names_are_letters_then_letters_digits_and_hyphens() {
     assert_eq!(errors("[]"), ["1:2: expected section name"]);
     assert_eq!(errors("[\"a\"]"), ["1:2: expected section name"]);
     assert_eq!(errors("[a"), ["1:3: expected subsection name or right bracket"]);
-    assert_eq!(
-        errors("[a b]"),
-        ["1:4: expected subsection name or right bracket"]
-    );
+    assert_eq!(errors("[a b]"), ["1:4: expected subsection name or right bracket"]);
     assert_eq!(errors("[a \"b\" c]"), ["1:8: expected right bracket"]);
 }
 
@@ -140,10 +129,7 @@ fn keys_have_the_form_of_section_names() {
     assert_eq!(errors("[s]\n2b = c"), ["2:1: illegal character U+0032 '2'"]);
     assert_eq!(errors("[s]\nk v"), ["2:3: expected '='"]);
     assert_eq!(errors("[s]\nk: v"), ["2:2: illegal character U+003A ':'"]);
-    assert_eq!(
-        errors("[s]\n= v"),
-        ["2:1: expected section header or variable declaration"]
-    );
+    assert_eq!(errors("[s]\n= v"), ["2:1: expected section header or variable declaration"]);
 }
 
 #[test]
@@ -194,26 +180,17 @@ fn a_backslash_outside_quotes_precedes_a_quote_or_the_line_end() {
 
 #[test]
 fn no_value_is_not_an_empty_value() {
-    assert_eq!(
-        ok("[s]\nk\nl=\nm = \"\"\nn = ; x\no"),
-        ["s/-/k!", "s/-/l=", "s/-/m=", "s/-/n=", "s/-/o!"]
-    );
+    assert_eq!(ok("[s]\nk\nl=\nm = \"\"\nn = ; x\no"), ["s/-/k!", "s/-/l=", "s/-/m=", "s/-/n=", "s/-/o!"]);
 }
 
 #[test]
 fn repeated_sections_and_keys_stay_in_order() {
-    assert_eq!(
-        ok("[s]\nk=1\n[t]\n[s]\nk=2\nk=3"),
-        ["s/-/k=1", "t/-", "s/-/k=2", "s/-/k=3"]
-    );
+    assert_eq!(ok("[s]\nk=1\n[t]\n[s]\nk=2\nk=3"), ["s/-/k=1", "t/-", "s/-/k=2", "s/-/k=3"]);
 }
 
 #[test]
 fn keys_before_any_section_are_one_error() {
-    assert_eq!(
-        errors("k = v\nl = w\n[s]\nm = x"),
-        ["1:1: expected section header"]
-    );
+    assert_eq!(errors("k = v\nl = w\n[s]\nm = x"), ["1:1: expected section header"]);
     assert_eq!(errors("= v"), ["1:1: expected section header"]);
 }
 
@@ -260,11 +237,7 @@ fn debug_shows_no_value() {
 
 /// Writes a value so that it reads back as it is.
 fn quoted(value: &str) -> String {
-    let escaped = value
-        .replace('\\', r"\\")
-        .replace('"', "\\\"")
-        .replace('\n', r"\n")
-        .replace('\t', r"\t");
+    let escaped = value.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n").replace('\t', r"\t");
     format!("\"{escaped}\"")
 }
 

@@ -74,10 +74,6 @@ fn without_separators(digits: &str) -> Option<String> {
 pub(super) fn float(text: Result<&str, ValueError>) -> Result<f64, ValueError> {
     let hint = "write a number such as 1.5";
     let text = text.map_err(|error| error.hint(hint))?;
-    let number = text
-        .trim()
-        .parse::<f64>()
-        .ok()
-        .filter(|number| number.is_finite());
+    let number = text.trim().parse::<f64>().ok().filter(|number| number.is_finite());
     number.ok_or_else(|| ValueError::new(format!("failed to parse {text:?} as float64")).hint(hint))
 }

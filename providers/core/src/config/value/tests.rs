@@ -26,10 +26,7 @@ fn ok<T: DeserializeOwned + Debug>(lines: &str) -> T {
 fn wrong<T: DeserializeOwned + Debug>(lines: &str) -> Vec<String> {
     let read = read_lines::<T>(lines);
     assert!(read.value.is_none(), "{lines:?}: {:?}", read.value);
-    read.errors
-        .iter()
-        .map(|(number, error)| format!("{number}: {error}"))
-        .collect()
+    read.errors.iter().map(|(number, error)| format!("{number}: {error}")).collect()
 }
 
 #[derive(Debug, Deserialize, PartialEq)]
@@ -63,10 +60,7 @@ impl TryFrom<String> for Even {
 fn strings_take_any_text_but_must_have_one() {
     assert_eq!(ok::<String>("k = a b"), "a b");
     assert_eq!(ok::<String>("k ="), "");
-    assert_eq!(
-        wrong::<String>("k"),
-        ["0: blank value not supported for type; write key = value"]
-    );
+    assert_eq!(wrong::<String>("k"), ["0: blank value not supported for type; write key = value"]);
 }
 
 #[test]
@@ -81,10 +75,7 @@ fn bools_take_the_words_of_the_dialect_and_the_bare_key() {
     for word in ["maybe", "t", "y", "2", "\" true\"", ""] {
         let errors = wrong::<bool>(&format!("k = {word}"));
         assert!(errors[0].starts_with("0: failed to parse bool `"), "{errors:?}");
-        assert!(
-            errors[0].contains("; write true, yes, on or 1, or else false"),
-            "{errors:?}"
-        );
+        assert!(errors[0].contains("; write true, yes, on or 1, or else false"), "{errors:?}");
     }
 }
 
@@ -111,16 +102,10 @@ fn integers_are_decimal_or_hexadecimal() {
         "-",
     ] {
         let errors = wrong::<i64>(&format!("k = {text}"));
-        assert!(
-            errors[0].starts_with(&format!("0: failed to parse {text:?} as int: ")),
-            "{errors:?}"
-        );
+        assert!(errors[0].starts_with(&format!("0: failed to parse {text:?} as int: ")), "{errors:?}");
         assert!(errors[0].ends_with("; write a whole number"), "{errors:?}");
     }
-    assert_eq!(
-        wrong::<i64>("k"),
-        ["0: blank value not supported for type; write a whole number"]
-    );
+    assert_eq!(wrong::<i64>("k"), ["0: blank value not supported for type; write a whole number"]);
     assert!(wrong::<i64>("k = 9223372036854775808")[0].contains("integer overflow"));
     assert!(wrong::<i64>(&format!("k = {}", "9".repeat(100)))[0].contains("integer overflow"));
 }
@@ -179,10 +164,7 @@ fn of_a_repeated_scalar_the_last_counts_but_each_must_be_right() {
     assert_eq!(ok::<u8>("k = 1\nk = 2"), 2);
     assert_eq!(ok::<Option<String>>("k = a\nk = b"), Some("b".to_owned()));
     let errors = wrong::<bool>("k = maybe\nk = true");
-    assert!(
-        errors[0].starts_with("0: failed to parse bool `maybe`"),
-        "{errors:?}"
-    );
+    assert!(errors[0].starts_with("0: failed to parse bool `maybe`"), "{errors:?}");
 }
 
 #[test]

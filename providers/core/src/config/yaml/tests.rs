@@ -145,15 +145,10 @@ fn a_file_is_read_without_regard_to_the_case_of_keys() {
     assert_eq!(cloud.secret.expose_secret(), "s3cr3t");
     assert!(cloud.managed && cloud.exclude == Some(true));
     assert_eq!((cloud.retries, cloud.exponent), (16, 2.0));
-    assert_eq!(
-        (cloud.sku, cloud.timeout),
-        (Sku::Basic, GoDuration::from_secs(90))
-    );
+    assert_eq!((cloud.sku, cloud.timeout), (Sku::Basic, GoDuration::from_secs(90)));
     assert_eq!(
         cloud.tags,
-        [("Owner", "me"), ("year", "2024")]
-            .map(|(k, v)| (k.to_owned(), v.to_owned()))
-            .into()
+        [("Owner", "me"), ("year", "2024")].map(|(k, v)| (k.to_owned(), v.to_owned())).into()
     );
     assert_eq!(cloud.zones, [1, 2]);
     assert_eq!(
@@ -174,12 +169,7 @@ fn a_file_is_read_without_regard_to_the_case_of_keys() {
             ..Balancer::default()
         }
     );
-    let at = |key| {
-        parsed
-            .locations
-            .get(KeyPath::key(key))
-            .map(|at| (at.line, at.column))
-    };
+    let at = |key| parsed.locations.get(KeyPath::key(key)).map(|at| (at.line, at.column));
     assert_eq!((at("tenantid"), at("excludeMaster")), (Some((2, 11)), None));
     assert!(!format!("{parsed:?}").contains("s3cr3t"));
 }
@@ -198,11 +188,7 @@ fn json_means_the_same() {
 #[test]
 fn an_empty_file_is_a_file_of_defaults() {
     for text in ["", "# later\n", "---\n", "null"] {
-        assert_eq!(
-            errors(text),
-            ["azure.json: tenantId: missing; write the id of the tenant"],
-            "{text:?}"
-        );
+        assert_eq!(errors(text), ["azure.json: tenantId: missing; write the id of the tenant"], "{text:?}");
     }
 }
 
@@ -252,19 +238,12 @@ fn unknown_and_repeated_keys_are_warnings() {
             "azure.json:10:3: colour: unknown key, ignored",
         ]
     );
-    assert_eq!(
-        (&*parsed.value.tenant_id, &*parsed.value.balancers[0].name),
-        ("b", "y")
-    );
+    assert_eq!((&*parsed.value.tenant_id, &*parsed.value.balancers[0].name), ("b", "y"));
 }
 
 #[test]
 fn keys_are_case_sensitive_unless_configured_otherwise() {
-    let parsed = read_as(
-        KeyCase::Sensitive,
-        "tenantId: a\nTenantId: b\nbalancers: [{Name: x}]",
-    )
-    .unwrap();
+    let parsed = read_as(KeyCase::Sensitive, "tenantId: a\nTenantId: b\nbalancers: [{Name: x}]").unwrap();
     assert_eq!(
         warnings(&parsed),
         [
@@ -272,23 +251,14 @@ fn keys_are_case_sensitive_unless_configured_otherwise() {
             "azure.json:3:14: Name: unknown key, ignored; did you mean name?",
         ]
     );
-    assert_eq!(
-        (&*parsed.value.tenant_id, &*parsed.value.balancers[0].name),
-        ("a", "")
-    );
+    assert_eq!((&*parsed.value.tenant_id, &*parsed.value.balancers[0].name), ("a", ""));
 }
 
 #[test]
 fn a_file_that_is_not_a_config_is_an_error() {
     for (text, error) in [
-        (
-            "- a\n",
-            "azure.json:1:1: the file contains a list; write keys with values",
-        ),
-        (
-            "hello",
-            "azure.json:1:1: the file contains a text; write keys with values",
-        ),
+        ("- a\n", "azure.json:1:1: the file contains a list; write keys with values"),
+        ("hello", "azure.json:1:1: the file contains a text; write keys with values"),
         (
             "tenantId: a\n---\ntenantId: b\n",
             "azure.json:3:1: a second document begins here; write only one document",
@@ -311,14 +281,9 @@ fn a_file_that_is_not_a_config_is_an_error() {
         assert!(!shown.contains("hunter2"), "{shown}");
     }
     assert!(errors("tenantId: [")[0].starts_with("azure.json:1:"));
-    let error = parse_yaml::<Cloud>(
-        b"a: b\n\xff",
-        "f",
-        KeyCase::Sensitive,
-        &Environment::default(),
-        |_, _| (),
-    )
-    .unwrap_err();
+    let error =
+        parse_yaml::<Cloud>(b"a: b\n\xff", "f", KeyCase::Sensitive, &Environment::default(), |_, _| ())
+            .unwrap_err();
     assert_eq!(error.to_string(), "f:2:1: not UTF-8; store the file as UTF-8");
 }
 
@@ -331,11 +296,7 @@ fn a_value_is_deserialized_by_itself() {
     let (at, error) = &node.deserialize::<BTreeMap<String, u8>>().errors[0];
     assert_eq!(
         (*at, error.path(), error.message()),
-        (
-            Position { line: 1, column: 17 },
-            ".b",
-            "a map instead of a number"
-        )
+        (Position { line: 1, column: 17 }, ".b", "a map instead of a number")
     );
     let json: serde_json::Value = node.deserialize().value.unwrap();
     assert_eq!(json, serde_json::json!({"a": 2, "b": {"c": "x"}}));
@@ -360,25 +321,13 @@ fn a_broken_document_does_not_affect_others() {
     let read = documents("a: 1\n---\nb: [\n---\nc: 3\n---\n~\n");
     let lines: Vec<_> = read
         .iter()
-        .map(|read| {
-            read.as_ref()
-                .map(|node| node.at.line)
-                .map_err(|error| error.position.line)
-        })
+        .map(|read| read.as_ref().map(|node| node.at.line).map_err(|error| error.position.line))
         .collect();
     assert_eq!(lines.first(), Some(&Ok(1)));
-    assert!(
-        lines.contains(&Ok(5)) && lines.iter().any(Result::is_err),
-        "{lines:?}"
-    );
+    assert!(lines.contains(&Ok(5)) && lines.iter().any(Result::is_err), "{lines:?}");
     assert!(documents("a: &a [*a]").iter().all(Result::is_err));
-    let merged = document("x: &x {a: 1, b: 2}\ny:\n  <<: *x\n  b: 3\n")
-        .unwrap()
-        .unwrap();
-    assert_eq!(
-        merged.get("y").unwrap().to_json(),
-        serde_json::json!({"a": 1, "b": 3})
-    );
+    let merged = document("x: &x {a: 1, b: 2}\ny:\n  <<: *x\n  b: 3\n").unwrap().unwrap();
+    assert_eq!(merged.get("y").unwrap().to_json(), serde_json::json!({"a": 1, "b": 3}));
     assert!(matches!(merged.value, Value::Map(_)));
 }
 
@@ -449,9 +398,9 @@ config_section! {
 
 fn read_variables(text: &str, variables: &[(&str, &str)]) -> Result<Parsed<Variables>, String> {
     let environment = Environment::default();
-    let environment = variables.iter().fold(environment, |environment, (name, value)| {
-        environment.with(*name, *value)
-    });
+    let environment = variables
+        .iter()
+        .fold(environment, |environment, (name, value)| environment.with(*name, *value));
     let check = |conf: &Variables, problems: &mut Problems| {
         for (key, text) in [("region", &conf.region), ("name", &conf.name)] {
             problems.require(text != "bad", KeyPath::key(key), "bad");
@@ -475,13 +424,7 @@ fn variables_win_over_the_file_and_are_named_in_errors() {
     let conf = read_variables(text, &variables).unwrap().value;
     let token = conf.token.map(|token| token.expose_secret().to_owned());
     assert_eq!(
-        (
-            token.as_deref(),
-            conf.region.as_str(),
-            conf.sku,
-            conf.zones,
-            conf.rate
-        ),
+        (token.as_deref(), conf.region.as_str(), conf.sku, conf.zones, conf.rate),
         (Some("secret"), "two", Sku::Basic, vec![1, 2, 3], Some(2.5))
     );
     let unset = read_variables(text, &[("REGION", "")]).unwrap().value;
@@ -505,9 +448,6 @@ fn variables_win_over_the_file_and_are_named_in_errors() {
     let missing = read_variables("", &[]).unwrap_err();
     assert_eq!(missing, "cloud.yaml: REGION: missing\ncloud.yaml: name: missing");
     let table = docs::yaml_markdown::<Variables>(|_| false);
-    assert!(
-        table.contains("Zones. Variable `ZONES`, separated by commas."),
-        "{table}"
-    );
+    assert!(table.contains("Zones. Variable `ZONES`, separated by commas."), "{table}");
     assert!(table.contains("| Region. Variable `REGION`. |"), "{table}");
 }

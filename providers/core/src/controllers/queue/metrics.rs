@@ -57,11 +57,7 @@ impl QueueMetrics {
     /// Registers the metrics.
     pub fn register(&self, registry: &mut Registry) {
         registry.register("workqueue_adds", "Keys added to the queue", self.adds.clone());
-        registry.register(
-            "workqueue_retries",
-            "Keys retried after a failure",
-            self.retries.clone(),
-        );
+        registry.register("workqueue_retries", "Keys retried after a failure", self.retries.clone());
         registry.register(
             "workqueue_queue_duration_seconds",
             "Time a key waited for a worker",
@@ -174,12 +170,8 @@ impl Collector for QueueCollector {
         for (name, queue) in self.0.lock().iter() {
             let Some(queue) = queue.upgrade() else { continue };
             let (label, snapshot) = ([("name", *name)], queue.snapshot());
-            depth
-                .get_or_create(&label)
-                .set(i64::try_from(snapshot.ready).unwrap_or(i64::MAX));
-            unfinished
-                .get_or_create(&label)
-                .set(snapshot.unfinished.as_secs_f64());
+            depth.get_or_create(&label).set(i64::try_from(snapshot.ready).unwrap_or(i64::MAX));
+            unfinished.get_or_create(&label).set(snapshot.unfinished.as_secs_f64());
             longest.get_or_create(&label).set(snapshot.longest.as_secs_f64());
         }
         if depth.is_empty() {
@@ -250,9 +242,6 @@ mod tests {
         has("workqueue_work_duration_seconds_sum{name=\"Nodes\"} 3.0");
         has("workqueue_unfinished_work_seconds{name=\"Nodes\"} 0.0");
         drop(queue);
-        assert!(
-            !scrape().contains("workqueue_depth"),
-            "a dropped queue is not reported"
-        );
+        assert!(!scrape().contains("workqueue_depth"), "a dropped queue is not reported");
     }
 }

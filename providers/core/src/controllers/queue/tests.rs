@@ -88,10 +88,7 @@ async fn waits_longer_after_every_failure_up_to_the_longest() {
         queue.done_with_backoff(&"a");
         assert_eq!(queue.next().await, "a");
         let waited = began.elapsed().as_secs_f64();
-        assert!(
-            (0.79 * expected..=1.01 * expected).contains(&waited),
-            "{waited} is not {expected}"
-        );
+        assert!((0.79 * expected..=1.01 * expected).contains(&waited), "{waited} is not {expected}");
         queue.add("a");
         queue.finish(&"a", Some(Duration::ZERO));
     }
@@ -108,11 +105,7 @@ async fn a_change_ends_the_wait_only_with_add() {
     queue.next().await;
     queue.done_with_backoff(&"a");
     queue.add_unless_waiting("a");
-    assert!(
-        tokio::time::timeout(Duration::from_millis(1), queue.next())
-            .await
-            .is_err()
-    );
+    assert!(tokio::time::timeout(Duration::from_millis(1), queue.next()).await.is_err());
     queue.add("a");
     assert_eq!(queue.next().await, "a");
     assert_eq!(queue.failures(&"a"), 1);

@@ -44,17 +44,11 @@ fn keeps_the_fields_that_decide_about_a_load_balancer() {
     assert_eq!(view.class.as_deref(), Some("example.com/lb"));
     assert_eq!(view.ports[0].target, PortTarget::Name("web".into()));
     let dns = &view.ports[1];
-    assert_eq!(
-        (dns.protocol, dns.port, dns.node_port),
-        (Protocol::Udp, 53, 30053)
-    );
+    assert_eq!((dns.protocol, dns.port, dns.node_port), (Protocol::Udp, 53, 30053));
     assert_eq!(dns.target, PortTarget::Number(5353));
     assert_eq!(dns.app_protocol.as_deref(), Some("dns"));
     let timeout_seconds = Some(10_800);
-    assert_eq!(
-        view.session_affinity,
-        SessionAffinity::ClientIp { timeout_seconds }
-    );
+    assert_eq!(view.session_affinity, SessionAffinity::ClientIp { timeout_seconds });
     assert_eq!(view.source_ranges.as_deref(), Some(&["10.0.0.0/8".into()][..]));
     assert_eq!((view.is_local(), view.health_check_port()), (true, Some(31_000)));
     assert_eq!(view.ip_families, [IpFamily::V6, IpFamily::V4]);
@@ -96,11 +90,7 @@ fn only_needed_services_are_stored() {
         service.is_needed(&needs(false))
     };
     assert!(is_stored("LoadBalancer", json!(null), json!(null)));
-    assert!(is_stored(
-        "ClusterIP",
-        json!([ServiceView::FINALIZER]),
-        json!(null)
-    ));
+    assert!(is_stored("ClusterIP", json!([ServiceView::FINALIZER]), json!(null)));
     assert!(is_stored("NodePort", json!(null), json!([{"ip": "192.0.2.1"}])));
     assert!(!is_stored("ClusterIP", json!(["example.com/other"]), json!([])));
     assert!(!is_stored("ExternalName", json!(null), json!(null)));

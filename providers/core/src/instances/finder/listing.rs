@@ -88,11 +88,7 @@ pub(super) fn common_prefix<'a>(names: impl IntoIterator<Item = &'a str>) -> &'a
     let Some(first) = names.next() else { return "" };
     let mut prefix = first;
     for name in names {
-        let same = prefix
-            .char_indices()
-            .zip(name.chars())
-            .take_while(|((_, a), b)| a == b)
-            .last();
+        let same = prefix.char_indices().zip(name.chars()).take_while(|((_, a), b)| a == b).last();
         let end = same.map_or(0, |((at, c), _)| at + c.len_utf8());
         prefix = prefix.get(..end).unwrap_or_default();
     }
@@ -149,10 +145,7 @@ mod tests {
             "",
             true,
         );
-        assert_eq!(
-            listing.by_id("c").map(|machine| machine.name.as_str()),
-            Some("node-10")
-        );
+        assert_eq!(listing.by_id("c").map(|machine| machine.name.as_str()), Some("node-10"));
         assert!(listing.by_id("d").is_none());
         assert!(matches!(listing.by_name("node-1"), NameMatch::One(machine) if machine.id == "a"));
         assert!(matches!(listing.by_name("node"), NameMatch::None));

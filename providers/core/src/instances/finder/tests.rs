@@ -90,18 +90,13 @@ impl<const IDS: usize> InstanceSource for Cloud<IDS> {
     async fn by_ids(&self, ids: &[&str], _: Priority) -> Vec<Result<Option<Machine>>> {
         assert!(ids.len() <= IDS);
         self.count("by_ids");
-        ids.iter()
-            .map(|id| Ok(self.some(|known, _| known == *id).pop()))
-            .collect()
+        ids.iter().map(|id| Ok(self.some(|known, _| known == *id).pop())).collect()
     }
 
     async fn by_names(&self, names: &[&str], _: Priority) -> Vec<Result<Vec<Machine>>> {
         assert_eq!(names.len(), 1);
         self.count("by_names");
-        names
-            .iter()
-            .map(|name| Ok(self.some(|_, known| known == *name)))
-            .collect()
+        names.iter().map(|name| Ok(self.some(|_, known| known == *name))).collect()
     }
 
     async fn page(&self, prefix: &str, marker: Option<String>, _: Priority) -> Result<Page<Machine, String>> {
@@ -151,11 +146,7 @@ fn query(name: String, provider_id: Option<String>, need: Need) -> InstanceQuery
 }
 
 fn by_id(n: usize) -> InstanceQuery {
-    query(
-        format!("node-{n:03}"),
-        Some(format!("id-{n:03}")),
-        Need::Existence,
-    )
+    query(format!("node-{n:03}"), Some(format!("id-{n:03}")), Need::Existence)
 }
 
 fn by_name(n: usize) -> InstanceQuery {
@@ -185,10 +176,7 @@ async fn one_machine_is_read_and_many_are_listed() {
     let finder = cloud.finder();
     assert_eq!(ids(&ask(&finder, &[by_id(7)]).await), ["id-007"]);
     assert_eq!(cloud.calls(), [("by_ids", 1)]);
-    assert_eq!(
-        ids(&ask(&finder, &[by_id(7), by_name(8)]).await),
-        ["id-007", "id-008"]
-    );
+    assert_eq!(ids(&ask(&finder, &[by_id(7), by_name(8)]).await), ["id-007", "id-008"]);
     assert_eq!(cloud.calls(), [("page", 1)]);
 }
 
@@ -215,11 +203,7 @@ async fn a_cached_listing_proves_only_that_a_machine_exists() {
         (by_id(2), "id-002", vec![]),
         (by_id(3), "id-003", vec![]),
         (by_id(77), "absent", vec![("by_ids", 1)]),
-        (
-            query("node-new".into(), None, Need::Existence),
-            "id-new",
-            vec![("by_names", 1)],
-        ),
+        (query("node-new".into(), None, Need::Existence), "id-new", vec![("by_names", 1)]),
     ] {
         let answers = finder.describe(&[query], recent, Priority::User).await;
         let states: Vec<_> = answers.into_iter().map(Result::unwrap).collect();
@@ -311,11 +295,11 @@ async fn a_listing_restarts_once_after_a_lost_marker_and_a_failed_one_proves_no_
     assert_eq!(cloud.calls(), [("page", 5)]);
     *cloud.failures.lock() = vec![(1, ErrorKind::NotFound)];
     let answers = finder.describe(&all, Freshness::now(), Priority::User).await;
-    assert!(answers.iter().all(|answer| {
-        answer
-            .as_ref()
-            .is_err_and(|error| error.kind() == ErrorKind::NotFound)
-    }));
+    assert!(
+        answers
+            .iter()
+            .all(|answer| { answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound) })
+    );
     assert_eq!(cloud.calls(), [("page", 1)]);
 }
 

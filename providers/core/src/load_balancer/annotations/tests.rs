@@ -89,10 +89,7 @@ fn all_refused_fields_are_named_in_one_error() {
     let finding = invalid.first().map(|invalid| TABLE.invalid(invalid));
     let finding = finding.map(|finding| (finding.message, finding.fix));
     let fix = "takes: number, default -1. The most connections at once.";
-    assert_eq!(
-        finding,
-        Some(("11 is not between 1 and 10".to_owned(), fix.to_owned()))
-    );
+    assert_eq!(finding, Some(("11 is not between 1 and 10".to_owned(), fix.to_owned())));
 }
 
 #[test]
@@ -146,10 +143,7 @@ fn lists_and_maps_are_trimmed_and_lose_empty_items() {
     assert_eq!(reader.given(KEEP), None);
     let map = reader.map(NETWORK).into_iter().flatten();
     assert_eq!(map.collect::<Vec<_>>(), [("a", "x=y"), ("b", ""), ("c", "")]);
-    let number = |item: &str| {
-        item.parse::<u8>()
-            .map_err(|_| format!("{item:?} is not a number"))
-    };
+    let number = |item: &str| item.parse::<u8>().map_err(|_| format!("{item:?} is not a number"));
     assert_eq!(reader.strict_list(LIMIT, number), Some(vec![1, 3]));
     let invalid = reader.finish().1;
     assert_eq!(

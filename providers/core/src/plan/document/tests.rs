@@ -66,19 +66,11 @@ fn edit(change: impl FnOnce(&mut Value)) -> Edit {
     let mut desired = desired();
     change(&mut desired);
     let edit = edited(&rules(), &observed(), &desired).unwrap();
-    assert_eq!(
-        edited(&rules(), &edit.document, &desired),
-        None,
-        "one PUT is enough: {}",
-        edit.document
-    );
+    assert_eq!(edited(&rules(), &edit.document, &desired), None, "one PUT is enough: {}", edit.document);
     for (field, value) in [("project_id", "kept"), ("tls_cipher_policy", "STRONG")] {
         assert_eq!(edit.document[field], value);
     }
-    assert_eq!(
-        (edit.document.get("id"), edit.document.get("status")),
-        (None, None)
-    );
+    assert_eq!((edit.document.get("id"), edit.document.get("status")), (None, None));
     edit
 }
 
@@ -101,10 +93,7 @@ fn a_change_is_folded_once_and_reported_fields_stay() {
     let create = change(Effect::Create, json!({"name": "web", "region": "nyc3"}));
     assert_eq!(fold(&create, None, &mut document), Some(create.body.clone()));
     let read = json!({"id": "1", "status": "new", "name": "web", "region": {"slug": "nyc3"}});
-    assert_eq!(
-        fold(&create, Some(read.clone()), &mut document),
-        Some(read.clone())
-    );
+    assert_eq!(fold(&create, Some(read.clone()), &mut document), Some(read.clone()));
     let update = change(Effect::Change, json!({"name": "www", "region": "nyc3"}));
     let mut renamed = read;
     renamed["name"] = json!("www");
@@ -112,10 +101,7 @@ fn a_change_is_folded_once_and_reported_fields_stay() {
     renamed["status"] = json!("active");
     let reply = Some(renamed.clone());
     assert_eq!(fold(&update, reply, &mut document), Some(renamed));
-    assert_eq!(
-        fold(&change(Effect::Delete, Value::Null), None, &mut document),
-        None
-    );
+    assert_eq!(fold(&change(Effect::Delete, Value::Null), None, &mut document), None);
     assert!(serde_json::from_value::<Document>(json!({"name": "web"})).is_err());
 }
 
@@ -144,15 +130,8 @@ fn elements_of_sets_come_and_go() {
     });
     assert_eq!(edit.document["droplet_ids"], json!([3, 2, 4]));
     assert_eq!(edit.changes.len(), 4, "{:?}", edit.changes);
-    assert_eq!(
-        edit.changes[..2],
-        ["droplet_ids added: 4", "droplet_ids removed: 1"]
-    );
-    assert!(
-        edit.changes[2].starts_with("forwarding_rules added: {"),
-        "{:?}",
-        edit.changes
-    );
+    assert_eq!(edit.changes[..2], ["droplet_ids added: 4", "droplet_ids removed: 1"]);
+    assert!(edit.changes[2].starts_with("forwarding_rules added: {"), "{:?}", edit.changes);
 }
 
 #[test]
@@ -189,8 +168,5 @@ fn lists_keep_their_order_and_a_set_has_each_element_once() {
     assert_eq!(doubled.document, json!({"ids": [1, 2]}));
     let swapped = edit(json!({"list": [1, 2, 3]}), json!({"list": [2, 1]})).unwrap();
     assert_eq!(swapped.document, json!({"list": [2, 1]}));
-    assert_eq!(
-        swapped.changes,
-        ["list[0] 1 -> 2", "list[1] 2 -> 1", "list[2] removed: 3"]
-    );
+    assert_eq!(swapped.changes, ["list[0] 1 -> 2", "list[1] 2 -> 1", "list[2] removed: 3"]);
 }

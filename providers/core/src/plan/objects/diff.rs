@@ -95,9 +95,7 @@ impl<K: Kind> Desired<K> {
             };
             for (name, entries) in &mut object.sets {
                 let is_present = |tag: &K::Entry| have.set(name).iter().any(|entry| entry.key() == tag.key());
-                let stay = entries
-                    .iter()
-                    .filter(|entry| !is_ownership_tag(entry) || is_present(entry));
+                let stay = entries.iter().filter(|entry| !is_ownership_tag(entry) || is_present(entry));
                 *entries = stay.cloned().collect();
             }
         }
@@ -143,12 +141,7 @@ impl<K: Kind> Diff<'_, K> {
         let replaced = self.now.all.iter().filter_map(|object| {
             let desired = self.desired.get(object).filter(|desired| !desired.if_present)?;
             let (attribute, have, want) = desired.replacement(object)?;
-            let reason = format!(
-                "its {} is {}, not {}",
-                spaced(attribute.name),
-                text(&have),
-                text(&want)
-            );
+            let reason = format!("its {} is {}, not {}", spaced(attribute.name), text(&have), text(&want));
             Some((object.clone(), desired.service.clone(), reason))
         });
         let replaced = replaced.collect();
@@ -156,18 +149,9 @@ impl<K: Kind> Diff<'_, K> {
     }
 
     fn delete_surplus(&mut self) {
-        let surplus = self
-            .now
-            .all
-            .iter()
-            .filter(|object| self.desired.get(object).is_none());
-        let surplus = surplus.map(|object| {
-            (
-                object.clone(),
-                object.service.clone(),
-                self.desired.reason.to_owned(),
-            )
-        });
+        let surplus = self.now.all.iter().filter(|object| self.desired.get(object).is_none());
+        let surplus =
+            surplus.map(|object| (object.clone(), object.service.clone(), self.desired.reason.to_owned()));
         let surplus = surplus.collect();
         self.delete_all(surplus);
     }
@@ -228,9 +212,7 @@ impl<K: Kind> Diff<'_, K> {
         if parent.is_none() || !self.desired.is_below_separate {
             self.children_created_with(desired, &mut children);
         }
-        let all: Vec<_> = std::iter::once(desired.clone())
-            .chain(children.iter().cloned())
-            .collect();
+        let all: Vec<_> = std::iter::once(desired.clone()).chain(children.iter().cloned()).collect();
         self.push(desired.step(Action::Create(Box::new(desired.clone()), children)));
         for desired in all {
             if let Some(created) = self.now.get(desired.kind, &desired.key).cloned() {
@@ -343,13 +325,12 @@ impl<K: Kind> Diff<'_, K> {
                 same.map(|same| same.push(entry.clone())).is_none()
             });
             // Hundreds may be refused for one reason.
-            self.blocked
-                .extend(refused.into_iter().map(|(reason, entries)| Blocked {
-                    service: desired.service.clone(),
-                    field: format!("{} {} of {}", set.name, list(&entries), desired.title()),
-                    observed: format!("{state} ({reason})"),
-                    desired: other.to_owned(),
-                }));
+            self.blocked.extend(refused.into_iter().map(|(reason, entries)| Blocked {
+                service: desired.service.clone(),
+                field: format!("{} {} of {}", set.name, list(&entries), desired.title()),
+                observed: format!("{state} ({reason})"),
+                desired: other.to_owned(),
+            }));
         }
         (missing, surplus)
     }

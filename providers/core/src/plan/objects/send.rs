@@ -48,10 +48,7 @@ pub trait ObjectCalls<K: Kind>: Sync {
 
 /// The error for a change that no call implements: a bug.
 pub fn unsupported<K: Kind>(object: &Object<K>, what: &str) -> Error {
-    let text = format!(
-        "the provider has no call to change {what} of {}; this is a bug",
-        object.title()
-    );
+    let text = format!("the provider has no call to change {what} of {}; this is a bug", object.title());
     Error::new(ErrorKind::Unexpected, text)
 }
 
@@ -108,10 +105,7 @@ async fn bisect<K: Kind>(
         let result = if add {
             calls.add(object, set.name, entries).await
         } else {
-            calls
-                .remove(object, set.name, entries)
-                .await
-                .map(|()| Reply::default())
+            calls.remove(object, set.name, entries).await.map(|()| Reply::default())
         };
         match (result, entries) {
             (Ok(reply), _) => {
@@ -128,8 +122,7 @@ async fn bisect<K: Kind>(
                 all.refused.push((entry.clone(), reason.clone()));
                 if error.kind() == ErrorKind::QuotaExceeded {
                     let unsent = rest.drain(..).flatten();
-                    all.refused
-                        .extend(unsent.map(|entry| (entry.clone(), reason.clone())));
+                    all.refused.extend(unsent.map(|entry| (entry.clone(), reason.clone())));
                 }
             }
             (Err(_), several) => {

@@ -107,31 +107,19 @@ impl plan::Change for ModelChange {
     fn describe(&self) -> StepDescription {
         let thing = &self.thing;
         let (label, effect, sentence) = match &self.action {
-            Action::Create(_) => (
-                "balancer_create",
-                Effect::Create,
-                format!("create balancer {thing}"),
-            ),
-            Action::Ports(ports) => (
-                "balancer_update",
-                Effect::Change,
-                format!("set ports of balancer {thing} to {ports:?}"),
-            ),
+            Action::Create(_) => ("balancer_create", Effect::Create, format!("create balancer {thing}")),
+            Action::Ports(ports) => {
+                ("balancer_update", Effect::Change, format!("set ports of balancer {thing} to {ports:?}"))
+            }
             Action::Members(members) => (
                 "balancer_update",
                 Effect::Change,
                 format!("set members of balancer {thing} to {members:?}"),
             ),
-            Action::Delete => (
-                "balancer_delete",
-                Effect::Delete,
-                format!("delete balancer {thing}"),
-            ),
-            Action::Host(joins, leaves) => (
-                "host_update",
-                Effect::Change,
-                format!("add {joins:?} to node {thing}, remove {leaves:?}"),
-            ),
+            Action::Delete => ("balancer_delete", Effect::Delete, format!("delete balancer {thing}")),
+            Action::Host(joins, leaves) => {
+                ("host_update", Effect::Change, format!("add {joins:?} to node {thing}, remove {leaves:?}"))
+            }
         };
         StepDescription::new(label, effect, sentence)
     }
@@ -240,10 +228,7 @@ impl PartModel for Model {
     fn orphans(&self, snapshot: &ClusterSnapshot, directory: &Directory) -> Vec<Orphan<Key>> {
         let services = &snapshot.services;
         let known: BTreeSet<_> = services.iter().map(|service| service.id.to_string()).collect();
-        let orphans = directory
-            .balancers
-            .iter()
-            .filter(|balancer| !known.contains(&balancer.owner));
+        let orphans = directory.balancers.iter().filter(|balancer| !known.contains(&balancer.owner));
         orphans
             .filter_map(|balancer| {
                 Some(Orphan {

@@ -160,10 +160,7 @@ impl PartCloud<Model> for FakeBalancers {
         // The sender lives as long as `self`, so waiting cannot fail.
         let _ = open.wait_for(|open| *open).await;
         let mut state = self.state.lock();
-        let fault = state
-            .faults
-            .iter()
-            .position(|(begin, _)| sentence.starts_with(begin));
+        let fault = state.faults.iter().position(|(begin, _)| sentence.starts_with(begin));
         if let Some(fault) = fault {
             return Err(state.faults.remove(fault).1);
         }

@@ -216,10 +216,7 @@ async fn served(subject: &dyn BalancerSubject) -> Result<TestCluster, BoxError> 
 
 /// Returns the Service `web`, which must have an address.
 fn web(cluster: &mut TestCluster) -> Result<&mut ServiceView, BoxError> {
-    let web = cluster
-        .services
-        .iter_mut()
-        .find(|service| &*service.id.name == "web");
+    let web = cluster.services.iter_mut().find(|service| &*service.id.name == "web");
     let web = web.ok_or("the Service web does not exist")?;
     ensure!(!web.ingress.is_empty(), "the Service web has no address");
     Ok(web)
@@ -258,10 +255,7 @@ fn no_writes(subject: &dyn BalancerSubject) -> Checked {
 async fn delete(subject: &dyn BalancerSubject, cluster: &mut TestCluster, left: &[String]) -> Checked {
     web(cluster)?.deleting = true;
     settle(cluster).await?;
-    ensure!(
-        cluster.find("web").is_none(),
-        "the Service web keeps its finalizer"
-    );
+    ensure!(cluster.find("web").is_none(), "the Service web keeps its finalizer");
     same(&subject.picture().await?, left)
 }
 

@@ -113,10 +113,7 @@ async fn a_next_hop_always_has_the_same_text(fixture: &RouteFixture<'_>) -> Chec
         }
         hops.insert(hop);
     }
-    ensure!(
-        hops.len() == fixture.nodes.len(),
-        "several nodes have the same next hop: {hops:?}"
-    );
+    ensure!(hops.len() == fixture.nodes.len(), "several nodes have the same next hop: {hops:?}");
     Ok(())
 }
 
@@ -151,18 +148,12 @@ async fn a_restart_finds_all_routes_complete(fixture: &RouteFixture<'_>) -> Chec
         after.len(),
         nodes.len()
     );
-    ensure!(
-        before.iter().all(|route| after.contains(route)),
-        "a foreign route was deleted"
-    );
+    ensure!(before.iter().all(|route| after.contains(route)), "a foreign route was deleted");
     // The first half is deleted.
     let rest = nodes.get(nodes.len() / 2..).unwrap_or_default();
     fixture.converge(rest).await?;
     let after = fixture.table().await?;
-    ensure!(
-        after.len() == before.len() + rest.len(),
-        "not all were deleted: {after:?}"
-    );
+    ensure!(after.len() == before.len() + rest.len(), "not all were deleted: {after:?}");
     Ok(())
 }
 
@@ -174,12 +165,7 @@ async fn a_read_costs_less_than_one_request_per_route(fixture: &RouteFixture<'_>
     fixture.plan(&*cloud, &nodes).await?;
     let after = fixture.subject.requests();
     if let (Some(before), Some(after)) = (before, after) {
-        ensure!(
-            after - before < nodes.len(),
-            "{} requests for {} routes",
-            after - before,
-            nodes.len()
-        );
+        ensure!(after - before < nodes.len(), "{} requests for {} routes", after - before, nodes.len());
     }
     Ok(())
 }
@@ -192,10 +178,7 @@ async fn changes_are_idempotent(fixture: &RouteFixture<'_>) -> Checked {
     // The reply was lost, so the same changes are applied again, by this process and by a restarted one.
     for cloud in [fixture.subject.cloud(), fixture.subject.restarted().await?] {
         ensure_applied(&apply(&*cloud, &created.changes).await?)?;
-        ensure!(
-            fixture.table().await? == expected,
-            "the second call changed the table"
-        );
+        ensure!(fixture.table().await? == expected, "the second call changed the table");
     }
     let last = fixture.nodes(3)?.split_off(2);
     let deleted = fixture.plan(&*fixture.subject.cloud(), &last).await?.changes;
@@ -217,10 +200,7 @@ async fn a_route_with_a_new_next_hop_exists_once(fixture: &RouteFixture<'_>) -> 
         let cloud = fixture.subject.cloud();
         let hop = routes_of(&*cloud)?.next_hop(node, pods(0)?)?.to_string();
         let hops = fixture.hops(pods(0)?).await?;
-        ensure!(
-            hops == BTreeSet::from([hop.clone()]),
-            "the next hops are {hops:?} instead of {hop}"
-        );
+        ensure!(hops == BTreeSet::from([hop.clone()]), "the next hops are {hops:?} instead of {hop}");
     }
     Ok(())
 }
@@ -229,9 +209,7 @@ async fn routes_outside_the_cluster_cidr_are_left_unchanged(fixture: &RouteFixtu
     let cloud = fixture.subject.cloud();
     let nodes = fixture.nodes(3)?;
     let outside: IpNet = OUTSIDE.parse()?;
-    let mut foreign = fixture
-        .desired(&*cloud, nodes.get(..1).unwrap_or_default())?
-        .routes;
+    let mut foreign = fixture.desired(&*cloud, nodes.get(..1).unwrap_or_default())?.routes;
     for route in &mut foreign {
         route.destination = outside;
     }
@@ -242,10 +220,7 @@ async fn routes_outside_the_cluster_cidr_are_left_unchanged(fixture: &RouteFixtu
     ensure_applied(&apply(&*cloud, &changes).await?)?;
     for remaining in [&nodes[..], nodes.get(2..).unwrap_or_default()] {
         fixture.converge(remaining).await?;
-        ensure!(
-            !fixture.hops(outside).await?.is_empty(),
-            "a foreign route was deleted"
-        );
+        ensure!(!fixture.hops(outside).await?.is_empty(), "a foreign route was deleted");
     }
     let plan = fixture.plan(&*cloud, &nodes).await?;
     ensure!(plan.foreign > 0, "the route outside is not counted as foreign");
@@ -261,10 +236,7 @@ async fn the_route_of_a_deleted_machine_can_be_deleted(fixture: &RouteFixture<'_
     fixture.subject.delete("conf-route-leaver").await?;
     // Its node is deleted later, and then its route, which may be a blackhole by now.
     fixture.converge(&remaining).await?;
-    ensure!(
-        fixture.hops(pods(100)?).await?.is_empty(),
-        "its route still exists"
-    );
+    ensure!(fixture.hops(pods(100)?).await?.is_empty(), "its route still exists");
     Ok(())
 }
 
@@ -324,10 +296,7 @@ async fn fill(fixture: &RouteFixture<'_>, free: usize) -> Checked {
             Err(error) => return Err(format!("{route}: {}", error.report()).into()),
         }
     }
-    ensure!(
-        applied.created.len() == nodes.len(),
-        "not all routes have a result"
-    );
+    ensure!(applied.created.len() == nodes.len(), "not all routes have a result");
     Ok(())
 }
 

@@ -106,9 +106,7 @@ async fn prepare<L: Lawful>(
 ) -> Result<(Arc<MemoryCloud<L>>, Arc<ClusterSnapshot>), Broken> {
     let cloud = cloud(model, case).await?;
     let mut worlds = worlds(case);
-    let last = worlds
-        .pop()
-        .ok_or_else(|| broken("generated", "a case needs a snapshot"))?;
+    let last = worlds.pop().ok_or_else(|| broken("generated", "a case needs a snapshot"))?;
     let engine = engine(model, &cloud);
     for world in &worlds {
         settle(&engine, world).await.map_err(|how| broken(law, how))?;
@@ -184,21 +182,14 @@ async fn alone<L: Lawful>(
         cluster: cluster.clone(),
     };
     let (settled, truth) = build(model, &world).await?;
-    let is_finished = settled
-        .services
-        .get(&service.id)
-        .is_some_and(|(_, finished)| *finished);
+    let is_finished = settled.services.get(&service.id).is_some_and(|(_, finished)| *finished);
     let is_served = is_finished && !settled.incomplete.contains(&service.id);
     Ok(is_served.then(|| Served::of(model, &truth, &service.id, &cluster.name)))
 }
 
 /// Reconciles a snapshot of the cluster in a new cloud.
 async fn build<L: Lawful>(model: &L, world: &ClusterSnapshot) -> Result<(SettledState, L::Truth), Broken> {
-    let cloud = Arc::new(MemoryCloud::new(
-        model.clone(),
-        model.ground(),
-        CloudBehavior::default(),
-    ));
+    let cloud = Arc::new(MemoryCloud::new(model.clone(), model.ground(), CloudBehavior::default()));
     let engine = engine(model, &cloud);
     let settled = settle(&engine, &Arc::new(world.clone())).await;
     let settled = settled.map_err(|how| broken("converges", how))?;
@@ -254,20 +245,14 @@ pub async fn quiet<L: Lawful>(model: &L, case: &Case<L::Truth>) -> Result<(), Br
     let second = engine(model, &cloud);
     let plans = second.plan(&request(&world), None).await.map_err(failed(LAW))?;
     if let Some(step) = plans.iter().flat_map(|plan| &plan.steps).next() {
-        return Err(broken(
-            LAW,
-            format!("settled, but the plan has `{}`", step.description.sentence),
-        ));
+        return Err(broken(LAW, format!("settled, but the plan has `{}`", step.description.sentence)));
     }
     still(LAW, &second, &cloud, &world, &before).await?;
     let now = shape_of(model, &cloud);
     if now != shape {
         return Err(broken(
             LAW,
-            format!(
-                "the cloud changed: before and after {:?}",
-                different(&shape, &now)
-            ),
+            format!("the cloud changed: before and after {:?}", different(&shape, &now)),
         ));
     }
     Ok(())
@@ -290,10 +275,7 @@ async fn still<L: Lawful>(
             Some(known)
                 if known != now && known.1 && now.1 && !known.0.annotations.values().all(Option::is_none) =>
             {
-                return Err(broken(
-                    law,
-                    format!("{service}: the effects were {known:?}, and are {now:?}"),
-                ));
+                return Err(broken(law, format!("{service}: the effects were {known:?}, and are {now:?}")));
             }
             _ => {}
         }
@@ -332,18 +314,11 @@ pub async fn predictable<L: Lawful>(model: &L, case: &Case<L::Truth>) -> Result<
     if !cloud.take_done().is_empty() {
         return Err(broken(LAW, "the plan wrote to the cloud"));
     }
-    let planned = count(
-        plans
-            .iter()
-            .flat_map(|plan| &plan.steps)
-            .map(|step| step.description.sentence.clone()),
-    );
+    let planned =
+        count(plans.iter().flat_map(|plan| &plan.steps).map(|step| step.description.sentence.clone()));
     for plan in &plans {
         for member in &plan.members {
-            if matches!(
-                (&member.state, &plan.state),
-                (MemberState::Pending, PartState::Done)
-            ) {
+            if matches!((&member.state, &plan.state), (MemberState::Pending, PartState::Done)) {
                 let how = format!("the plan leaves {} pending", member.service);
                 return Err(broken(LAW, how));
             }
@@ -361,10 +336,7 @@ pub async fn predictable<L: Lawful>(model: &L, case: &Case<L::Truth>) -> Result<
     }
     done.retain(|_, times| *times > 0);
     if planned != done {
-        return Err(broken(
-            LAW,
-            format!("the plan has {planned:?}, but the run did {done:?}"),
-        ));
+        return Err(broken(LAW, format!("the plan has {planned:?}, but the run did {done:?}")));
     }
     Ok(())
 }
@@ -399,10 +371,7 @@ pub async fn restartable<L: Lawful>(model: &L, case: &Case<L::Truth>) -> Result<
             cloud.fail(at, fault);
             let interrupted = engine(model, &cloud);
             let context = |how: String| broken(LAW, format!("write {at}, {fault:?}: {how}"));
-            if settle_or_die(&interrupted, &cloud, &world)
-                .await
-                .map_err(context)?
-            {
+            if settle_or_die(&interrupted, &cloud, &world).await.map_err(context)? {
                 drop(interrupted);
                 cloud.revive();
                 settle(&engine(model, &cloud), &world).await.map_err(context)?;
@@ -473,9 +442,7 @@ pub async fn reclaimable<L: Lawful>(model: &L, case: &Case<L::Truth>) -> Result<
             cloud.fail(at, fault);
             let interrupted = engine(model, &cloud);
             let context = |how: String| broken(LAW, format!("write {at}, {fault:?}: {how}"));
-            let killed = settle_or_die(&interrupted, &cloud, &world)
-                .await
-                .map_err(context)?;
+            let killed = settle_or_die(&interrupted, &cloud, &world).await.map_err(context)?;
             cloud.revive();
             let next = if killed {
                 engine(model, &cloud)

@@ -151,12 +151,7 @@ impl Ids {
     #[must_use]
     pub fn address(&self) -> String {
         let serial = self.serial;
-        format!(
-            "10.{}.{}.{}",
-            100 + serial / 62_500 % 100,
-            serial / 250 % 250,
-            serial % 250
-        )
+        format!("10.{}.{}.{}", 100 + serial / 62_500 % 100, serial / 250 % 250, serial % 250)
     }
 }
 
@@ -270,9 +265,7 @@ impl<L: Lawful> MemoryCloud<L> {
         // The cloud changes its own contents, not those that the engine observed.
         let members = state.members.get(key).map(Vec::as_slice).unwrap_or_default();
         let mut view = self.model.view(&state.truth, key, members, &state.cluster);
-        let mut staying = members
-            .iter()
-            .filter(|member| member.membership != Membership::Leaving);
+        let mut staying = members.iter().filter(|member| member.membership != Membership::Leaving);
         if staying.any(|member| self.model.destroys(change, &view, &member.service)) {
             state
                 .destroyed
@@ -337,9 +330,7 @@ impl<L: Lawful> PartCloud<L> for MemoryCloud<L> {
         self.live().await;
         let mut state = self.state.lock();
         let state = &mut *state;
-        let directory = state
-            .directory
-            .get_or_insert_with(|| Arc::new(self.model.directory(&state.truth)));
+        let directory = state.directory.get_or_insert_with(|| Arc::new(self.model.directory(&state.truth)));
         Ok(Arc::clone(directory))
     }
 

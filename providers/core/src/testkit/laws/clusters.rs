@@ -132,9 +132,7 @@ fn service(index: usize, ports: &[(Protocol, u16)], settings: &[Setting]) -> Ser
     let annotations = settings.iter().flat_map(|setting| &setting.annotations);
     let mut service = ServiceView {
         id: service_id(index),
-        annotations: annotations
-            .map(|(key, value)| (key.as_str(), value.as_str()))
-            .collect::<Labels>(),
+        annotations: annotations.map(|(key, value)| (key.as_str(), value.as_str())).collect::<Labels>(),
         finalizers: vec![ServiceView::FINALIZER.into()],
         service_type: ServiceType::LoadBalancer,
         allocates_node_ports: true,
@@ -161,9 +159,8 @@ impl Clusters {
         let stage = prop_oneof![12 => Just(0), 4 => Just(1), 2 => Just(2), 1 => Just(3)];
         let ports = sample::subsequence(self.ports.clone(), 1..=PORTS.min(self.ports.len()));
         let settings = self.settings.iter();
-        let settings: Vec<_> = settings
-            .map(|group| option::weighted(0.3, sample::select(group.clone())))
-            .collect();
+        let settings: Vec<_> =
+            settings.map(|group| option::weighted(0.3, sample::select(group.clone()))).collect();
         let some = (ports, settings, stage).prop_map(move |(ports, settings, stage)| {
             let settings: Vec<_> = settings.into_iter().flatten().collect();
             let mut service = service(index, &ports, &settings);
@@ -212,11 +209,7 @@ impl Clusters {
             let name = self.names.first().copied().unwrap_or_default();
             snapshot(vec![service(0, ports, settings)], name, nodes.collect())
         };
-        let settings = self
-            .settings
-            .iter()
-            .flatten()
-            .filter(|setting| setting.is_visible);
+        let settings = self.settings.iter().flatten().filter(|setting| setting.is_visible);
         let with = settings.map(|setting| {
             let name = format!("{setting:?}");
             (name, setting.shown, cluster(std::slice::from_ref(setting)))

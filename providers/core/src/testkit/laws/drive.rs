@@ -68,19 +68,10 @@ pub(super) async fn settle<L: Lawful>(
         let mut settled = SettledState::default();
         let mut progressed = false;
         let discovery = engine.discover(&request).await.map_err(|error| error.report())?;
-        let orphans: Vec<_> = discovery
-            .orphans
-            .iter()
-            .filter(|orphan| orphan.deletable)
-            .collect();
+        let orphans: Vec<_> = discovery.orphans.iter().filter(|orphan| orphan.deletable).collect();
         let orphans = orphans.iter().map(|orphan| (&orphan.part, &sweep));
         let mut parts: Vec<_> = discovery.parts.iter().collect();
-        parts.sort_by_key(|part| {
-            order
-                .iter()
-                .position(|known| known == *part)
-                .unwrap_or(usize::MAX)
-        });
+        parts.sort_by_key(|part| order.iter().position(|known| known == *part).unwrap_or(usize::MAX));
         for part in &parts {
             if !order.contains(part) {
                 order.push((*part).clone());
@@ -140,11 +131,7 @@ fn incomplete(report: &PartReport) -> impl Iterator<Item = ServiceId> {
         let mut blocked = report.blocked.iter();
         !is_done || !matches!(member.state, MemberState::Served) || blocked.any(|one| concerns(one, member))
     };
-    report
-        .members
-        .iter()
-        .filter(is_incomplete)
-        .map(|member| member.service.clone())
+    report.members.iter().filter(is_incomplete).map(|member| member.service.clone())
 }
 
 /// The members with a blocked difference.
@@ -165,9 +152,7 @@ fn record(settled: &mut SettledState, part: &str, member: MemberReport) {
         let key = format!("{part} for {}", member.service);
         settled.problems.insert(key, error.report());
     }
-    settled
-        .services
-        .insert(member.service, (member.effects, member.finished));
+    settled.services.insert(member.service, (member.effects, member.finished));
 }
 
 /// Like [`settle`], until the process is killed. Returns whether it was.

@@ -77,9 +77,7 @@ impl<K: Kind> ObjectTrees<K> {
             objects.map(move |object| (at, object.clone()))
         });
         let (at, object) = pick(selected, number)?;
-        self.0
-            .get_mut(at)?
-            .fold(&object.change(Action::Delete(true)), None);
+        self.0.get_mut(at)?.fold(&object.change(Action::Delete(true)), None);
         self.0.retain(|tree| !tree.all.is_empty());
         Some(object)
     }
@@ -131,11 +129,7 @@ pub fn lines<K: Kind>(
         false => owner.or_cluster(),
     };
     let mut lines = vec![Line::exact(&*title, owner)];
-    for attribute in schema
-        .attributes
-        .iter()
-        .filter(|shown| !hidden.contains(&shown.name))
-    {
+    for attribute in schema.attributes.iter().filter(|shown| !hidden.contains(&shown.name)) {
         let Some(value) = object.attributes.get(attribute.name) else {
             continue;
         };

@@ -78,13 +78,7 @@ fn rules(reading: &Reading) -> String {
     let rules = reading.spec.fields["forwarding_rules"].as_array().unwrap();
     let show = |rule: &Value| {
         let text = |field: &str| rule[field].as_str().unwrap_or_default().to_owned();
-        let end = |end: &str| {
-            format!(
-                "{} {}",
-                text(&format!("{end}_protocol")),
-                rule[format!("{end}_port")]
-            )
-        };
+        let end = |end: &str| format!("{} {}", text(&format!("{end}_protocol")), rule[format!("{end}_port")]);
         let passthrough = (rule["tls_passthrough"] == true).then_some(" passthrough");
         let (ends, passthrough) = (["entry", "target"].map(end), passthrough.unwrap_or_default());
         let shown = format!("{} {}{passthrough}", ends.join(" -> "), text("certificate_id"));

@@ -109,13 +109,10 @@ impl Parsed {
     /// The remaining lifetime of the token. The `Date` of the answer is used where possible, since the local clock may
     /// be wrong.
     pub(super) fn time_left(&self, headers: &HeaderMap, now: Timestamp) -> Duration {
-        let server = headers
-            .get(DATE)
-            .and_then(|date| date.to_str().ok())
-            .and_then(|date| {
-                let date = jiff::fmt::rfc2822::parse(date).ok()?;
-                Some(date.timestamp())
-            });
+        let server = headers.get(DATE).and_then(|date| date.to_str().ok()).and_then(|date| {
+            let date = jiff::fmt::rfc2822::parse(date).ok()?;
+            Some(date.timestamp())
+        });
         Duration::try_from(self.expires_at.duration_since(server.unwrap_or(now))).unwrap_or_default()
     }
 }
@@ -163,11 +160,7 @@ pub(super) fn choose_version(auth_url: &Url, body: &[u8]) -> Result<Url, String>
         version.id.starts_with("v3") && matches!(status.as_str(), "current" | "stable" | "supported")
     };
     let Some(version) = versions.values.iter().find(usable) else {
-        let ids: Vec<_> = versions
-            .values
-            .iter()
-            .map(|version| version.id.as_str())
-            .collect();
+        let ids: Vec<_> = versions.values.iter().map(|version| version.id.as_str()).collect();
         return Err(format!("it offers no API version 3, only: {}", ids.join(", ")));
     };
     let link = version
@@ -225,17 +218,10 @@ mod tests {
         ]);
         assert_eq!(choose("http://ks", &body).unwrap(), "http://ks/v3/");
         let body = versions(&[("v3.14", "stable", "http://ks.local:5000/identity/v3")]);
-        assert_eq!(
-            choose("https://ks.example/identity", &body).unwrap(),
-            "https://ks.example/identity/v3/"
-        );
+        assert_eq!(choose("https://ks.example/identity", &body).unwrap(), "https://ks.example/identity/v3/");
         let old = versions(&[("v2.0", "stable", "http://ks/v2.0/")]);
         assert!(choose("http://ks", &old).unwrap_err().contains("only: v2.0"));
-        assert!(
-            choose("http://ks", b"<html>")
-                .unwrap_err()
-                .contains("not a list of versions")
-        );
+        assert!(choose("http://ks", b"<html>").unwrap_err().contains("not a list of versions"));
         assert!(choose("http://ks", b"{}").is_err());
     }
 
@@ -260,9 +246,7 @@ mod tests {
     fn tokens_are_not_logged() {
         let mut headers = HeaderMap::new();
         headers.insert(SUBJECT_TOKEN, "hunter2".parse().unwrap());
-        let body = json!({"token": {"expires_at": "2030-01-01T00:00:00.000000Z"}})
-            .to_string()
-            .into_bytes();
+        let body = json!({"token": {"expires_at": "2030-01-01T00:00:00.000000Z"}}).to_string().into_bytes();
         let reply = Answer {
             status: StatusCode::CREATED,
             headers,

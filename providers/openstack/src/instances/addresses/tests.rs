@@ -28,10 +28,7 @@ fn server() -> Server {
 }
 
 fn port(status: &str, addresses: &[&str]) -> Port {
-    let fixed_ips: Vec<_> = addresses
-        .iter()
-        .map(|ip| json!({"subnet_id": "x", "ip_address": ip}))
-        .collect();
+    let fixed_ips: Vec<_> = addresses.iter().map(|ip| json!({"subnet_id": "x", "ip_address": ip})).collect();
     serde_json::from_value(json!({"id": "p", "device_id": "s", "status": status, "fixed_ips": fixed_ips}))
         .unwrap()
 }
@@ -46,10 +43,7 @@ fn networking(public: &[&str], internal: &[&str], order: &str) -> Networking {
 }
 
 fn check(case: &str, actual: &[NodeAddress], expected: &[(AddressType, &str)]) {
-    let actual: Vec<_> = actual
-        .iter()
-        .map(|address| (address.kind, address.address.as_str()))
-        .collect();
+    let actual: Vec<_> = actual.iter().map(|address| (address.kind, address.address.as_str())).collect();
     assert_eq!(actual, expected, "{case}");
 }
 
@@ -61,12 +55,7 @@ fn addresses_follow_ports_access_addresses_host_name_and_networks() {
     let down = port("DOWN", &["10.9.9.9"]);
     check(
         "default public network",
-        &node_addresses(
-            &server(),
-            &[&active, &down],
-            &[],
-            &networking(&["public"], &[], ""),
-        ),
+        &node_addresses(&server(), &[&active, &down], &[], &networking(&["public"], &[], "")),
         &[
             (InternalIP, "10.0.0.31"),
             (ExternalIP, "50.56.176.99"),
@@ -128,17 +117,8 @@ fn internal_names_are_a_whitelist() {
             (ExternalIP, "50.56.176.36"),
         ],
     );
-    let two = node_addresses(
-        &server(),
-        &[&port],
-        &[],
-        &networking(&[], &["private", "public"], ""),
-    );
-    assert_eq!(
-        two.iter().filter(|address| address.kind == InternalIP).count(),
-        4,
-        "{two:?}"
-    );
+    let two = node_addresses(&server(), &[&port], &[], &networking(&[], &["private", "public"], ""));
+    assert_eq!(two.iter().filter(|address| address.kind == InternalIP).count(), 4, "{two:?}");
 }
 
 #[test]
@@ -149,10 +129,7 @@ fn ipv6_can_be_left_out() {
     };
     let port = port("ACTIVE", &["2001:db8::1", "10.0.0.31"]);
     let addresses = node_addresses(&server(), &[&port], &[], &networking);
-    assert!(
-        addresses.iter().all(|address| !address.address.contains(':')),
-        "{addresses:?}"
-    );
+    assert!(addresses.iter().all(|address| !address.address.contains(':')), "{addresses:?}");
     assert_eq!(addresses.len(), 6);
 }
 
@@ -173,10 +150,7 @@ fn subports_of_trunks_count_as_fixed_addresses_of_their_network() {
     assert_eq!(addresses[at("192.168.7.2")].kind, InternalIP);
     assert_eq!(addresses[at("203.0.113.9")].kind, ExternalIP);
     assert!(at("192.168.7.2") < at("10.0.0.32"), "networks are walked by name");
-    assert!(
-        at("50.56.176.35") < at("203.0.113.9"),
-        "a network's own entries come first"
-    );
+    assert!(at("50.56.176.35") < at("203.0.113.9"), "a network's own entries come first");
 }
 
 #[test]
@@ -226,8 +200,5 @@ fn the_same_address_occurs_once_for_each_type() {
 
 #[test]
 fn a_server_without_anything_has_no_addresses() {
-    assert_eq!(
-        node_addresses(&Server::default(), &[], &[], &Networking::default()),
-        []
-    );
+    assert_eq!(node_addresses(&Server::default(), &[], &[], &Networking::default()), []);
 }

@@ -21,10 +21,7 @@ fn is_free(floating: &Object<Kind>) -> bool {
 /// Whether a cluster created the floating IP for a Service, and it is not another cluster's.
 fn is_created(site: &Site<'_>, floating: &Object<Kind>) -> bool {
     let ownership = observe::ownership_of_floating(floating, &site.desired.ownership_tag);
-    floating
-        .text("description")
-        .contains(names::FLOATING_IP_DESCRIPTION)
-        && ownership.allows_changes()
+    floating.text("description").contains(names::FLOATING_IP_DESCRIPTION) && ownership.allows_changes()
 }
 
 /// A step that changes a floating IP of the load balancer with this name.
@@ -132,8 +129,7 @@ fn own(site: &Site<'_>, owner: &ActiveService, snapshot: &LoadBalancerSnapshot, 
         (Some(existing), _) if is_free(existing) => {
             let port = site.balancer.text("vip_port_id").into();
             let step = step(site.name, existing, update([("port_id", port)].into()));
-            plan.steps
-                .push(step.for_service(service).because("it is attached"));
+            plan.steps.push(step.for_service(service).because("it is attached"));
         }
         (Some(_), _) => plan.blocked.push(blocked(
             service,

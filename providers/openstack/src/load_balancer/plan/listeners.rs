@@ -118,10 +118,7 @@ pub(super) fn plan(site: &Site<'_>, admitted: &[&ActiveService], refused: &[&Act
         follows.map(|(key, members)| (&frozen.owner, *key, members.as_slice()))
     });
     let refused = refused.iter().flat_map(|active| {
-        let follows = active
-            .ports
-            .iter()
-            .map(|port| (port.listener_key, port.members.as_deref()));
+        let follows = active.ports.iter().map(|port| (port.listener_key, port.members.as_deref()));
         let follows =
             follows.filter_map(|(key, members)| Some((key, members.filter(|all| !all.is_empty())?)));
         follows.map(|(key, members)| (&active.owner, key, members))
@@ -130,19 +127,14 @@ pub(super) fn plan(site: &Site<'_>, admitted: &[&ActiveService], refused: &[&Act
         let text = key.to_string();
         let listener = site.objects.get(Kind::Listener, &text);
         let is_kept = matches!(holders.get(text.as_str()), Some(None));
-        let pool = observed
-            .all
-            .iter_mut()
-            .find(|pool| pool.kind == Kind::Pool && pool.key == text);
+        let pool = observed.all.iter_mut().find(|pool| pool.kind == Kind::Pool && pool.key == text);
         if let Some(pool) =
             pool.filter(|_| is_kept && listener.is_some_and(|have| belongs(site, have, owner)))
         {
             pool.foreign = None;
             let set = set(site.desired);
             let members = following(members, pool.set(set));
-            desired
-                .objects
-                .push(below(Kind::Pool, key, "").entries(set, members));
+            desired.objects.push(below(Kind::Pool, key, "").entries(set, members));
         }
     }
     let mut plan = desired.diff(&observed);
@@ -152,11 +144,7 @@ pub(super) fn plan(site: &Site<'_>, admitted: &[&ActiveService], refused: &[&Act
 
 /// The observed objects with their owners. Floating IPs are planned separately.
 fn marked(site: &Site<'_>, holders: &BTreeMap<&str, Option<Holder<'_>>>) -> Objects<Kind> {
-    let others = site
-        .objects
-        .all
-        .iter()
-        .filter(|object| object.kind != Kind::Floating);
+    let others = site.objects.all.iter().filter(|object| object.kind != Kind::Floating);
     let marked = others.cloned().map(|mut object| {
         let holder = holders.get(object.key.as_str()).copied().flatten();
         match (object.kind, holder) {
@@ -254,9 +242,7 @@ fn new_listener(
         .with("insert_headers", headers(Map::new(), port))
         .with("default_tls_container_ref", &*port.tls);
     let timeouts = port.timeouts.iter().flatten();
-    listener
-        .attributes
-        .extend(timeouts.map(|(name, value)| (*name, Value::from(*value))));
+    listener.attributes.extend(timeouts.map(|(name, value)| (*name, Value::from(*value))));
     if let Some(ranges) = &port.ranges {
         listener = listener.with("allowed_cidrs", ranges.texts());
     }
@@ -267,10 +253,7 @@ fn new_listener(
         .with("name", names::pool(port.index, tag))
         .with("tags", active.tags.pool.iter().cloned().collect::<Vec<_>>())
         .with("lb_algorithm", *default.unwrap_or(&method))
-        .with(
-            "session_persistence",
-            port.sticky.then(|| json!({"type": BY_ADDRESS})),
-        );
+        .with("session_persistence", port.sticky.then(|| json!({"type": BY_ADDRESS})));
     if let Some(members) = &port.members {
         pool = pool.entries(set(desired), members.iter().cloned());
     }
@@ -295,10 +278,7 @@ fn new_monitor(monitor: DesiredMonitor, port: &DesiredListener, tag: &str) -> Ob
         return object;
     }
     let (path, method, codes) = HEALTHZ;
-    object
-        .with("url_path", path)
-        .with("http_method", method)
-        .with("expected_codes", codes)
+    object.with("url_path", path).with("http_method", method).with("expected_codes", codes)
 }
 
 fn headers(mut have: Map<String, Value>, port: &DesiredListener) -> Map<String, Value> {
@@ -330,10 +310,7 @@ fn keep_listener(
     let is_known = |name: &str| have.attributes.get(name).is_some_and(|value| !value.is_null());
     fields.retain(|name, _| !name.starts_with("timeout_") || is_known(name));
     let observed_headers = have.attributes.get("insert_headers").and_then(Value::as_object);
-    fields.insert(
-        "insert_headers",
-        headers(observed_headers.cloned().unwrap_or_default(), port).into(),
-    );
+    fields.insert("insert_headers", headers(observed_headers.cloned().unwrap_or_default(), port).into());
     let mut ranges = kinds::texts(have, "allowed_cidrs").peekable();
     let is_open = ranges.peek().is_none();
     let is_same = |want: &SourceRanges| (is_open && allows_all_clients(&want.texts())) || want.same(ranges);
@@ -417,17 +394,13 @@ fn following<'a>(want: &'a [Member], have: &'a [Member]) -> Vec<Member> {
     let members = want.iter().map(|want| {
         let new = || Member {
             host: Arc::new(Host {
-                subnet_id: first
-                    .map(|first| first.host.subnet_id.clone())
-                    .unwrap_or_default(),
+                subnet_id: first.map(|first| first.host.subnet_id.clone()).unwrap_or_default(),
                 ..(*want.host).clone()
             }),
             monitor_port: first.and_then(|first| first.monitor_port),
             ..want.clone()
         };
-        known
-            .get(&want.identity())
-            .map_or_else(new, |same| (*same).clone())
+        known.get(&want.identity()).map_or_else(new, |same| (*same).clone())
     });
     members.collect()
 }

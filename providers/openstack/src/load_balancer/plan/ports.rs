@@ -51,11 +51,7 @@ pub(super) fn ports(
         }
         let forbidden = desired.forbidden.iter();
         let remove: Vec<_> = forbidden
-            .filter(|gone| {
-                gone.id
-                    .known()
-                    .is_some_and(|id| port.security_groups.contains(id))
-            })
+            .filter(|gone| gone.id.known().is_some_and(|id| port.security_groups.contains(id)))
             .cloned()
             .collect();
         let tagged = |gone: &&GroupRef| gone.id.known().is_some_and(|id| port.tags.contains(id));

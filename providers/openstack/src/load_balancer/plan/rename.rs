@@ -41,12 +41,7 @@ pub(super) fn former<'a>(site: &Site<'a>) -> Vec<&'a str> {
     }
     // A cluster that shares the load balancer has tags on it.
     let shares = |cluster| kinds::texts(balancer, "tags").any(|tag| names::cluster_of(tag) == Some(cluster));
-    for below in objects
-        .all
-        .iter()
-        .filter(|object| is_below(object))
-        .flat_map(names_of)
-    {
+    for below in objects.all.iter().filter(|object| is_below(object)).flat_map(names_of) {
         if let Some(cluster) = names::cluster_of(below)
             && cluster != desired.cluster
             && !all.contains(&cluster)
@@ -54,9 +49,7 @@ pub(super) fn former<'a>(site: &Site<'a>) -> Vec<&'a str> {
             && owners(desired).any(|owner| {
                 let uses = owner.owns(name)
                     || has(&owner.tag)
-                    || all
-                        .iter()
-                        .any(|former| has(&names::load_balancer(former, &owner.service)));
+                    || all.iter().any(|former| has(&names::load_balancer(former, &owner.service)));
                 uses && below.ends_with(&names::load_balancer(cluster, &owner.service)) && surely_ours(owner)
             })
         {
@@ -80,16 +73,8 @@ fn names_of(object: &Object<Kind>) -> impl Iterator<Item = &str> {
 /// Plans the renaming.
 pub(super) fn steps(site: &Site<'_>, plan: &mut BalancerPlan) {
     let cluster = &site.desired.cluster;
-    let why = format!(
-        "the cluster is named {cluster}, no longer {}",
-        site.former.join(" or ")
-    );
-    let mut objects: Vec<_> = site
-        .objects
-        .all
-        .iter()
-        .filter(|object| is_below(object))
-        .collect();
+    let why = format!("the cluster is named {cluster}, no longer {}", site.former.join(" or "));
+    let mut objects: Vec<_> = site.objects.all.iter().filter(|object| is_below(object)).collect();
     // The lowest objects come first.
     objects.sort_by_key(|object| Reverse(object.kind));
     let former = site.former_of(site.name);

@@ -37,9 +37,7 @@ pub(super) fn blocked(service: Option<&ServiceId>, field: &str, have: &str, want
 pub(super) fn owners(desired: &DesiredBalancer) -> impl Iterator<Item = &Owner> {
     let active = desired.active.iter().map(|active| &active.owner);
     let frozen = desired.frozen.iter().map(|frozen| &frozen.owner);
-    active
-        .chain(frozen)
-        .chain(desired.leaving.iter().map(|leaving| &leaving.owner))
+    active.chain(frozen).chain(desired.leaving.iter().map(|leaving| &leaving.owner))
 }
 
 /// The observed and the desired state of one load balancer.
@@ -85,8 +83,7 @@ impl<'a> Site<'a> {
 
     /// A step that updates fields of the load balancer.
     pub(super) fn update(&self, fields: Attributes) -> Step {
-        self.balancer
-            .step(Action::Update(Kind::Balancer.update(), fields))
+        self.balancer.step(Action::Update(Kind::Balancer.update(), fields))
     }
 
     /// Whether the tags contain one of the Service.
@@ -125,12 +122,8 @@ impl<'a> Site<'a> {
         let desired = self.desired;
         let known: Vec<_> = owners(desired).collect();
         let tags = self.tags.iter().filter(|tag| names::is_service_tag(tag));
-        tags.filter(|tag| {
-            !known
-                .iter()
-                .any(|owner| self.tagged(std::slice::from_ref(tag), owner))
-        })
-        .count()
+        tags.filter(|tag| !known.iter().any(|owner| self.tagged(std::slice::from_ref(tag), owner)))
+            .count()
     }
 
     /// Whether it is deleted with the leaving Services. `is_used`: whether one of the staying Services uses it.

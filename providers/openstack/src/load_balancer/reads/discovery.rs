@@ -91,10 +91,7 @@ impl Discovery {
     pub(crate) async fn default_external_network(&self, priority: Priority) -> Result<Option<Network>> {
         for network in self.external_networks(priority).await?.iter() {
             let visible = self.subnets_of(&network.id, priority).await?;
-            let hidden = network
-                .subnets
-                .iter()
-                .any(|id| !visible.iter().any(|subnet| subnet.id == *id));
+            let hidden = network.subnets.iter().any(|id| !visible.iter().any(|subnet| subnet.id == *id));
             if hidden || visible.iter().any(|subnet| subnet.ip_version == 4) {
                 return Ok(Some(network.clone()));
             }

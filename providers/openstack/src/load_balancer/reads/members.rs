@@ -129,10 +129,7 @@ impl Members {
     pub(crate) fn replaced(&self, pool: &str, members: Vec<Member>) -> bool {
         let mut store = self.0.lock();
         let before = store.pools.remove(pool).unwrap_or_default();
-        let ids = before
-            .members
-            .iter()
-            .map(|member| (member.identity(), &member.id));
+        let ids = before.members.iter().map(|member| (member.identity(), &member.id));
         let ids: HashMap<_, _> = ids.collect();
         let members = members.into_iter().map(|member| {
             let same = ids.get(&member.identity());
@@ -243,12 +240,7 @@ mod tests {
     /// `id@address` of the known members; `None` if they have to be read.
     fn known(members: &Members, ids: &[&str]) -> Option<Vec<String>> {
         let known = members.of(&listed(ids), None)?;
-        Some(
-            known
-                .iter()
-                .map(|member| format!("{}@{}", member.id, member.host.address))
-                .collect(),
-        )
+        Some(known.iter().map(|member| format!("{}@{}", member.id, member.host.address)).collect())
     }
 
     fn two() -> Members {
@@ -261,15 +253,9 @@ mod tests {
     #[test]
     fn the_same_ids_are_the_same_members() {
         let members = two();
-        assert_eq!(
-            known(&members, &["b", "a"]).unwrap(),
-            ["a@10.0.0.1", "b@10.0.0.2"]
-        );
+        assert_eq!(known(&members, &["b", "a"]).unwrap(), ["a@10.0.0.1", "b@10.0.0.2"]);
         assert!(known(&members, &["a", "b", "c"]).is_none(), "somebody added one");
-        assert!(
-            known(&members, &["a", "b"]).is_none(),
-            "after which nothing is known"
-        );
+        assert!(known(&members, &["a", "b"]).is_none(), "after which nothing is known");
     }
 
     #[test]
@@ -290,10 +276,7 @@ mod tests {
     fn as_many_new_ids_as_were_added_are_theirs() {
         let members = two();
         members.added("p", [member("", "10.0.0.3")]);
-        assert!(
-            known(&members, &["a", "b", "c", "d"]).is_none(),
-            "one more than we added"
-        );
+        assert!(known(&members, &["a", "b", "c", "d"]).is_none(), "one more than we added");
         let members = two();
         members.added("p", [member("", "10.0.0.3")]);
         let expected = ["a@10.0.0.1", "b@10.0.0.2", "@10.0.0.3"];

@@ -93,12 +93,7 @@ impl Fixture {
     }
 
     async fn make(&self, name: &str) -> LoadBalancer {
-        let created = self
-            .writes()
-            .create_load_balancer(&self.body(name), 1)
-            .await
-            .unwrap()
-            .balancer;
+        let created = self.writes().create_load_balancer(&self.body(name), 1).await.unwrap().balancer;
         self.settled(&created.id).await;
         created
     }
@@ -122,11 +117,7 @@ impl Fixture {
     }
 
     async fn addresses(&self, children: &Children) -> Vec<String> {
-        let members = self
-            .reads
-            .members(children, Contents::Which, Priority::User)
-            .await
-            .unwrap();
+        let members = self.reads.members(children, Contents::Which, Priority::User).await.unwrap();
         let mut addresses: Vec<_> = members
             .iter()
             .flat_map(|members| members.iter())
@@ -142,9 +133,7 @@ async fn connect(conf: &str) -> (Api, ClientMetrics) {
     let loaded = config::load(&context, &mut ConfigFiles::default()).unwrap();
     let settings = loaded.value.settings;
     let gates = Gates::new(settings.request_timeout, &settings.quotas, &context);
-    let api = Api::connect(settings.connection, &gates, "test", &Generation::default())
-        .await
-        .unwrap();
+    let api = Api::connect(settings.connection, &gates, "test", &Generation::default()).await.unwrap();
     (api, context.metrics)
 }
 
@@ -183,8 +172,5 @@ fn now() -> ReadOptions {
 }
 
 fn counts(pairs: &[(&str, u64)]) -> BTreeMap<String, u64> {
-    pairs
-        .iter()
-        .map(|(op, count)| ((*op).to_owned(), *count))
-        .collect()
+    pairs.iter().map(|(op, count)| ((*op).to_owned(), *count)).collect()
 }

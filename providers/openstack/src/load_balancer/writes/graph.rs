@@ -117,28 +117,13 @@ mod tests {
         assert_eq!(full.balancer.listeners, [Ref { id: "l".into() }]);
         let children = full.children.unwrap();
         let listener = &children.listeners[0];
-        assert_eq!(
-            (
-                listener.loadbalancers[0].id.as_str(),
-                listener.default_pool_id.as_str()
-            ),
-            ("b", "p")
-        );
+        assert_eq!((listener.loadbalancers[0].id.as_str(), listener.default_pool_id.as_str()), ("b", "p"));
         let (pool, members) = &children.pools[0];
-        assert_eq!(
-            (pool.healthmonitor_id.as_str(), pool.members[0].id.to_string()),
-            ("h", "m".to_owned())
-        );
-        assert_eq!(
-            (members[0].address.as_str(), members[0].protocol_port),
-            ("10.0.0.1", 30000)
-        );
+        assert_eq!((pool.healthmonitor_id.as_str(), pool.members[0].id.to_string()), ("h", "m".to_owned()));
+        assert_eq!((members[0].address.as_str(), members[0].protocol_port), ("10.0.0.1", 30000));
         assert_eq!(children.monitors[0].pools, [Ref { id: "p".into() }]);
 
-        assert_eq!(
-            read(json!({"listeners": [], "pools": []})).children,
-            Some(NewChildren::default())
-        );
+        assert_eq!(read(json!({"listeners": [], "pools": []})).children, Some(NewChildren::default()));
         for less in [
             json!({}),
             json!({"listeners": [{"id": "l"}], "pools": []}),

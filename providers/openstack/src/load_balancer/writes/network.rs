@@ -53,9 +53,7 @@ impl Writes<'_> {
     /// Deletes a security group. A missing one is no error; one in use is.
     pub(crate) async fn delete_security_group(&self, name: &str, id: &str) -> Result<()> {
         let path = ["security-groups", id];
-        let result = self
-            .remove(Op::SecurityGroupDelete, Service::Network, &path)
-            .await;
+        let result = self.remove(Op::SecurityGroupDelete, Service::Network, &path).await;
         store_delete(&self.reads.security_groups, name, id, result)
     }
 
@@ -96,10 +94,8 @@ impl Writes<'_> {
     /// [stale](ccm_core::plan::WriteConflict::Stale).
     pub(crate) async fn set_port_groups(&self, port: &Port, groups: &[String]) -> Result<Port> {
         let path = ["ports", port.id.as_str()];
-        let write = if_revision(
-            port.revision_number,
-            call(Op::PortUpdate, Service::Network, Method::PUT, &path),
-        );
+        let write =
+            if_revision(port.revision_number, call(Op::PortUpdate, Service::Network, Method::PUT, &path));
         let body = BTreeMap::from([("security_groups", groups)]);
         let result: Result<Port> = self.api.write_one(write, &body, self.priority).await;
         let has = |error: &Error| port.security_groups.iter().any(|id| error.message().contains(id));

@@ -35,26 +35,17 @@ pub(super) fn story() -> Vec<Step> {
 fn floating() -> Vec<Step> {
     let wanted = json!({"floating_network_id": "<public-net>", "description": "d"});
     let mut steps = vec![
-        post(
-            "/ports",
-            &json!({"port": {"network_id": "<net>", "name": "inner"}}),
-        )
-        .note("inner", "/port/id")
-        .note("inner-ip", "/port/fixed_ips/0/ip_address"),
+        post("/ports", &json!({"port": {"network_id": "<net>", "name": "inner"}}))
+            .note("inner", "/port/id")
+            .note("inner-ip", "/port/fixed_ips/0/ip_address"),
         post("/floatingips", &json!({ "floatingip": wanted }))
             .note("f", "/floatingip/id")
             .note("f-ip", "/floatingip/floating_ip_address"),
         get("/floatingips/<f>"),
         put("/floatingips/<f>", &json!({"floatingip": {"port_id": "<inner>"}})),
         get("/floatingips/<f>"),
-        post(
-            "/floatingips",
-            &json!({"floatingip": with(&wanted, &json!({"port_id": "<port-a>"}))}),
-        ),
-        put(
-            "/floatingips/<f>",
-            &json!({"floatingip": {"description": "other"}}),
-        ),
+        post("/floatingips", &json!({"floatingip": with(&wanted, &json!({"port_id": "<port-a>"}))})),
+        put("/floatingips/<f>", &json!({"floatingip": {"description": "other"}})),
     ];
     for query in [
         "port_id=<inner>",
@@ -84,30 +75,17 @@ fn floating() -> Vec<Step> {
         json!({"description": 5}),
         json!({"id": "x"}),
     ] {
-        steps.push(post(
-            "/floatingips",
-            &json!({"floatingip": with(&wanted, &changes)}),
-        ));
+        steps.push(post("/floatingips", &json!({"floatingip": with(&wanted, &changes)})));
     }
     steps.extend([
-        put(
-            "/floatingips/<f>",
-            &json!({"floatingip": {"floating_network_id": "<public-net>"}}),
-        ),
+        put("/floatingips/<f>", &json!({"floatingip": {"floating_network_id": "<public-net>"}})),
         put("/floatingips/<f>", &json!({"floatingip": {"port_id": ABSENT}})),
-        put(
-            &format!("/floatingips/{ABSENT}"),
-            &json!({"floatingip": {"port_id": null}}),
-        ),
+        put(&format!("/floatingips/{ABSENT}"), &json!({"floatingip": {"port_id": null}})),
         put("/floatingips/<f>", &json!({"floatingip": {"port_id": null}})),
         get("/floatingips/<f>"),
         post("/floatingips", &json!({"x": {}})),
         call("network", Method::POST, "/v2.0/floatingips"),
-        Step::new(
-            Case::new("network", Method::POST, "/v2.0/floatingips")
-                .token("<token>")
-                .raw("{"),
-        ),
+        Step::new(Case::new("network", Method::POST, "/v2.0/floatingips").token("<token>").raw("{")),
         Step::new(Case::new("network", Method::GET, "/v2.0/floatingips")),
         get("/floatingips/x"),
         delete("/floatingips/<f>"),
@@ -125,16 +103,10 @@ fn groups() -> Vec<Step> {
     });
     let mut steps = vec![
         get("/security-groups?name=default"),
-        post(
-            "/security-groups",
-            &json!({"security_group": {"name": "g", "description": "d"}}),
-        )
-        .note("g", "/security_group/id"),
+        post("/security-groups", &json!({"security_group": {"name": "g", "description": "d"}}))
+            .note("g", "/security_group/id"),
         post("/security-groups", &json!({"security_group": {"name": "g"}})).note("g2", "/security_group/id"),
-        post(
-            "/security-groups",
-            &json!({"security_group": {"name": "default"}}),
-        ),
+        post("/security-groups", &json!({"security_group": {"name": "default"}})),
         post("/security-groups", &json!({"security_group": {"nothing": 1}})),
         get("/security-groups?name=g&description=d"),
         get("/security-groups/<g>?fields=name"),
@@ -198,17 +170,11 @@ fn ports() -> Vec<Step> {
     };
     let pairs = json!({"port": {"allowed_address_pairs": [{"ip_address": "10.9.0.0/24"}]}});
     vec![
-        post(
-            "/ports",
-            &json!({"port": {"network_id": "<net>", "name": "own-2"}}),
-        )
-        .note("own", "/port/id")
-        .note("own-2-ip", "/port/fixed_ips/0/ip_address")
-        .note("default-group", "/port/security_groups/0"),
-        put(
-            "/ports/<own>",
-            &json!({"port": {"security_groups": ["<default-group>", "<g>"]}}),
-        ),
+        post("/ports", &json!({"port": {"network_id": "<net>", "name": "own-2"}}))
+            .note("own", "/port/id")
+            .note("own-2-ip", "/port/fixed_ips/0/ip_address")
+            .note("default-group", "/port/security_groups/0"),
+        put("/ports/<own>", &json!({"port": {"security_groups": ["<default-group>", "<g>"]}})),
         get("/ports?security_groups=<g>"),
         delete("/security-groups/<g>"),
         put("/ports/<own>", &json!({"port": {"security_groups": [ABSENT]}})),
@@ -220,10 +186,7 @@ fn ports() -> Vec<Step> {
             "/ports/<own>",
             &json!({"port": {"allowed_address_pairs": [{"mac_address": "fa:16:3e:00:00:01"}]}}),
         ),
-        put(
-            "/ports/<own>",
-            &json!({"port": {"allowed_address_pairs": [{"ip_address": "x"}]}}),
-        ),
+        put("/ports/<own>", &json!({"port": {"allowed_address_pairs": [{"ip_address": "x"}]}})),
         put(
             "/ports/<own>",
             &json!({"port": {"allowed_address_pairs": [{"ip_address": "10.9.0.0/24"}, {"ip_address": "10.9.0.0/24"}]}}),
@@ -252,38 +215,20 @@ fn routers() -> Vec<Step> {
         get("/routers/<router>"),
         get(&format!("/routers/{ABSENT}")),
         put("/routers/<router>", &routes(vec![a.clone()])),
-        put(
-            "/routers/<router>/add_extraroutes",
-            &routes(vec![route(5, "192.0.2.1")]),
-        ),
-        put(
-            "/routers/<router>/add_extraroutes",
-            &routes(vec![a.clone(), b.clone()]),
-        ),
-        put(
-            "/routers/<router>/add_extraroutes",
-            &routes(vec![route(0, "<ip-c>")]),
-        ),
+        put("/routers/<router>/add_extraroutes", &routes(vec![route(5, "192.0.2.1")])),
+        put("/routers/<router>/add_extraroutes", &routes(vec![a.clone(), b.clone()])),
+        put("/routers/<router>/add_extraroutes", &routes(vec![route(0, "<ip-c>")])),
         put(
             "/routers/<router>/add_extraroutes",
             &routes(vec![json!({"destination": "x", "nexthop": "<ip-a>"})]),
         ),
-        put(
-            "/routers/<router>/add_extraroutes",
-            &routes(vec![json!({"destination": "10.9.0.0/24"})]),
-        ),
+        put("/routers/<router>/add_extraroutes", &routes(vec![json!({"destination": "10.9.0.0/24"})])),
         put(
             "/routers/<router>/add_extraroutes",
             &routes(vec![json!({"destination": "10.9.0.1/24", "nexthop": "<ip-a>"})]),
         ),
-        put(
-            "/routers/<router>/remove_extraroutes",
-            &routes(vec![b, route(7, "<ip-a>")]),
-        ),
-        put(
-            "/routers/<router>",
-            &routes((0..31).map(|third| route(third, "<ip-a>")).collect()),
-        ),
+        put("/routers/<router>/remove_extraroutes", &routes(vec![b, route(7, "<ip-a>")])),
+        put("/routers/<router>", &routes((0..31).map(|third| route(third, "<ip-a>")).collect())),
         put("/routers/<router>", &json!({"router": {"nothing": 1}})),
         get("/routers/<router>?fields=routes"),
         put("/routers/<router>", &routes(Vec::new())),

@@ -14,10 +14,7 @@ async fn nothing_changed_costs_nothing() {
     let r = Running::new().await;
     assert_eq!(r.cloud.reload().await.unwrap(), Reload::default());
     // Another spelling of the same config.
-    let conf = format!(
-        "# a comment\n{}[Metadata]\nrequest-timeout = 1m\n",
-        r.sim.cloud_conf()
-    );
+    let conf = format!("# a comment\n{}[Metadata]\nrequest-timeout = 1m\n", r.sim.cloud_conf());
     assert_eq!(r.change(&conf).await.unwrap(), Reload::default());
     assert!(r.sim.calls().is_empty(), "{:?}", r.sim.call_counts());
     assert_eq!(r.cloud.generation(), 1);
@@ -37,25 +34,17 @@ async fn all_problems_of_a_new_file_are_reported_at_once_and_the_old_one_stays()
     for part in ["use-clouds", "network-burst", "cloud.conf:12:"] {
         assert!(text.contains(part), "{part} is not in {text}");
     }
-    let error = r
-        .change(&bad.replace("[Networking\n", "").replace("use-clouds=perhaps", ""))
-        .await;
+    let error = r.change(&bad.replace("[Networking\n", "").replace("use-clouds=perhaps", "")).await;
     let text = error.unwrap_err().report();
     for part in ["ca-file", "compute-burst: must be between 1 and", "network-burst"] {
         assert!(text.contains(part), "{part} is not in {text}");
     }
     assert!(!text.contains("hunter2"), "{text}");
     for garbage in ["", "\0\u{1}\u{2}garbage", "[Global]\n", "%PDF-1.4"] {
-        assert_eq!(
-            r.change(garbage).await.unwrap_err().kind(),
-            ErrorKind::InvalidConfig
-        );
+        assert_eq!(r.change(garbage).await.unwrap_err().kind(), ErrorKind::InvalidConfig);
     }
     std::fs::remove_file(r.path("cloud.conf")).unwrap();
-    assert_eq!(
-        r.cloud.reload().await.unwrap_err().kind(),
-        ErrorKind::InvalidConfig
-    );
+    assert_eq!(r.cloud.reload().await.unwrap_err().kind(), ErrorKind::InvalidConfig);
     r.sim.clear_calls();
     present(r.ask(existence(by_id("node-1", &id))).await);
     assert_eq!(r.count("token_create"), 0);
@@ -88,10 +77,7 @@ async fn keys_that_need_a_restart_are_named_until_they_are_reverted() {
     assert_eq!(r.cloud.generation(), 1, "nothing was swapped");
     // It still waits when another value changes; the current config stays.
     r.sim.set_password(None, "another").unwrap();
-    let reload = r
-        .change(&changed.replace("correct-horse", "another"))
-        .await
-        .unwrap();
+    let reload = r.change(&changed.replace("correct-horse", "another")).await.unwrap();
     assert_eq!(reload.applied, ["[Global] password"]);
     assert_eq!(reload.restart_needed, waiting);
     present(r.ask(existence(by_id("node-1", &id))).await);
@@ -130,10 +116,7 @@ async fn clouds_yaml_is_watched_and_applied() {
     };
     let write = |name: &str, text: &str| std::fs::write(path(name), text).unwrap();
     write("clouds.yaml", &yaml("correct-horse"));
-    let conf = format!(
-        "[Global]\nclouds-file={}\ncloud=main\n",
-        path("clouds.yaml").display()
-    );
+    let conf = format!("[Global]\nclouds-file={}\ncloud=main\n", path("clouds.yaml").display());
     let (conf_folder, context) = context(&conf);
     let cloud = start(context).await;
     let watched = cloud.watched_files();
@@ -142,30 +125,16 @@ async fn clouds_yaml_is_watched_and_applied() {
         &path("clouds.yaml"),
         &path("secure.yaml"),
     ];
-    assert!(
-        expected
-            .iter()
-            .all(|path| watched.iter().any(|watched| watched == path)),
-        "{watched:?}"
-    );
+    assert!(expected.iter().all(|path| watched.iter().any(|watched| watched == path)), "{watched:?}");
 
     sim.set_password(None, "another").unwrap();
     write("clouds.yaml", "clouds: [");
     let text = cloud.reload().await.unwrap_err().report();
-    assert!(
-        text.contains("clouds.yaml") && text.contains("not YAML"),
-        "{text}"
-    );
+    assert!(text.contains("clouds.yaml") && text.contains("not YAML"), "{text}");
     write("clouds.yaml", &yaml("wrong"));
-    assert_eq!(
-        cloud.reload().await.unwrap_err().kind(),
-        ErrorKind::Unauthenticated
-    );
+    assert_eq!(cloud.reload().await.unwrap_err().kind(), ErrorKind::Unauthenticated);
     // In a separate file beside it that did not exist before.
-    write(
-        "secure.yaml",
-        "clouds:\n  main:\n    auth:\n      password: another\n",
-    );
+    write("secure.yaml", "clouds:\n  main:\n    auth:\n      password: another\n");
     assert_eq!(cloud.reload().await.unwrap().applied, ["[Global] password"]);
     assert_eq!(cloud.generation(), 2);
 }
@@ -184,19 +153,11 @@ async fn quotas_are_changed_live_and_without_new_credentials() {
     for answer in join_all(asked).await {
         present(answer);
     }
-    let mut calls: Vec<_> = r
-        .sim
-        .calls()
-        .into_iter()
-        .filter(|call| call.op == "server_get")
-        .collect();
+    let mut calls: Vec<_> = r.sim.calls().into_iter().filter(|call| call.op == "server_get").collect();
     calls.sort_by_key(|call| call.started);
     assert_eq!(calls.len(), 12);
     for pair in calls.windows(2) {
-        assert!(
-            pair[0].started + pair[0].duration <= pair[1].started,
-            "two at once: {pair:?}"
-        );
+        assert!(pair[0].started + pair[0].duration <= pair[1].started, "two at once: {pair:?}");
     }
 }
 

@@ -18,10 +18,7 @@ pub(crate) struct Running {
 
 impl Running {
     pub(crate) async fn new() -> Self {
-        Self::with(OpenStack::start(Config::default()).await.unwrap(), |sim| {
-            sim.cloud_conf()
-        })
-        .await
+        Self::with(OpenStack::start(Config::default()).await.unwrap(), |sim| sim.cloud_conf()).await
     }
 
     pub(crate) async fn with(sim: OpenStack, conf: impl FnOnce(&OpenStack) -> String) -> Self {

@@ -29,10 +29,7 @@ async fn the_scope_names_user_project_and_region_without_a_secret() {
     let (project, conf) = r.other_project();
     r.change(&conf).await.unwrap();
     let scope = r.cloud.scope();
-    assert!(
-        scope.contains(&project) && scope.contains("other-user"),
-        "{scope}"
-    );
+    assert!(scope.contains(&project) && scope.contains("other-user"), "{scope}");
 }
 
 #[tokio::test]
@@ -86,26 +83,15 @@ async fn answers_of_one_project_are_not_used_in_another() {
     all_present(r.describe(&queries, old).await);
     let asked = r.count("server_list");
     all_present(r.describe(&queries, old).await);
-    assert_eq!(
-        r.count("server_list"),
-        asked,
-        "there was a listing to be remembered"
-    );
+    assert_eq!(r.count("server_list"), asked, "there was a listing to be remembered");
 
     r.change(&conf).await.unwrap();
     let answers = r.describe(&queries, old).await;
     let (first, rest) = answers.split_first().unwrap();
     let expected = format!("openstack:///{other}");
     assert_eq!(present(first.clone()).provider_id, expected);
-    assert!(
-        rest.iter()
-            .all(|answer| matches!(answer, Ok(InstanceState::Unresolved))),
-        "{rest:?}"
-    );
-    assert!(matches!(
-        r.ask(existence(by_id("node-1", &ids[0]))).await,
-        Ok(InstanceState::Absent)
-    ));
+    assert!(rest.iter().all(|answer| matches!(answer, Ok(InstanceState::Unresolved))), "{rest:?}");
+    assert!(matches!(r.ask(existence(by_id("node-1", &ids[0]))).await, Ok(InstanceState::Absent)));
 }
 
 #[tokio::test]
@@ -128,9 +114,7 @@ async fn a_listing_that_ends_after_the_swap_is_repeated() {
     };
     let (answers, ()) = tokio::join!(r.describe(&queries, Freshness::now()), swap);
     assert!(
-        answers
-            .iter()
-            .all(|answer| matches!(answer, Ok(InstanceState::Unresolved))),
+        answers.iter().all(|answer| matches!(answer, Ok(InstanceState::Unresolved))),
         "{answers:?}"
     );
 }
@@ -141,15 +125,13 @@ async fn a_cloud_that_does_not_answer_is_not_waited_for_once_there_is_another() 
     let id = r.sim.create_server(&ServerSpec::named("node-1")).unwrap();
     let hang = r.sim.add_fault(Fault::on("server_get", Action::Timeout));
     let swap = async {
-        r.sim
-            .wait_for_calls(|calls| calls.iter().any(|call| call.op == "server_get"))
-            .await;
+        r.sim.wait_for_calls(|calls| calls.iter().any(|call| call.op == "server_get")).await;
         r.sim.remove_fault(hang);
         // The same account by its ID: as far as is known, these are other credentials.
-        let conf = r.sim.cloud_conf().replace(
-            "tenant-name=\"k8s\"",
-            &format!("tenant-id={}", r.sim.project_id()),
-        );
+        let conf = r
+            .sim
+            .cloud_conf()
+            .replace("tenant-name=\"k8s\"", &format!("tenant-id={}", r.sim.project_id()));
         let reload = r.change(&conf).await.unwrap();
         assert_eq!(reload.applied, ["[Global] tenant-id", "[Global] tenant-name"]);
     };
@@ -174,10 +156,7 @@ async fn refused_credentials_leave_the_old_ones_in_force() {
         let text = error.report();
         assert_eq!(error.kind(), ErrorKind::Unauthenticated, "{text}");
         assert!(text.contains(&r.sim.auth_url()), "{text}");
-        assert!(
-            !text.contains("hunter2") && !text.contains("correct-horse"),
-            "{text}"
-        );
+        assert!(!text.contains("hunter2") && !text.contains("correct-horse"), "{text}");
         present(r.ask(by_id("node-1", &id)).await);
         assert_eq!((r.cloud.generation(), r.cloud.scope()), (1, scope.clone()));
     }
@@ -260,12 +239,7 @@ async fn the_same_name_for_another_project_is_another_view() {
     assert_eq!(r.cloud.generation(), 2);
     assert!(r.cloud.scope().contains(&heir), "{}", r.cloud.scope());
     let answers = r.describe(&queries, old).await;
-    assert!(
-        answers
-            .iter()
-            .all(|answer| matches!(answer, Ok(InstanceState::Absent))),
-        "{answers:?}"
-    );
+    assert!(answers.iter().all(|answer| matches!(answer, Ok(InstanceState::Absent))), "{answers:?}");
 }
 
 #[tokio::test]

@@ -12,9 +12,7 @@ async fn both(test: impl AsyncFn(Stage)) {
         let stage = Stage::new(5, "").await;
         if !atomic {
             let missing = vec!["extraroute-atomic".to_owned()];
-            stage
-                .sim
-                .configure(|settings| settings.missing_extensions = missing);
+            stage.sim.configure(|settings| settings.missing_extensions = missing);
         }
         test(stage).await;
     }
@@ -47,11 +45,7 @@ async fn all_routes_are_added_in_one_request_and_then_nothing_is_due() {
         stage.sim.clear_calls();
         stage.settled().await;
         let counts = stage.sim.call_counts();
-        assert_eq!(
-            stage.count("router_get") + stage.count("port_list"),
-            2,
-            "{counts:?}"
-        );
+        assert_eq!(stage.count("router_get") + stage.count("port_list"), 2, "{counts:?}");
     })
     .await;
 }
@@ -97,18 +91,8 @@ async fn a_replaced_node_costs_a_request_in_each_direction() {
         stage.sim.clear_calls();
         stage.settle().await;
         assert_eq!(stage.table().len(), 5);
-        assert!(
-            stage
-                .table()
-                .iter()
-                .any(|route| route.starts_with("10.244.77.0/24"))
-        );
-        assert!(
-            !stage
-                .table()
-                .iter()
-                .any(|route| route.starts_with("10.244.3.0/24"))
-        );
+        assert!(stage.table().iter().any(|route| route.starts_with("10.244.77.0/24")));
+        assert!(!stage.table().iter().any(|route| route.starts_with("10.244.3.0/24")));
         let writes: u64 = [
             "router_add_extraroutes",
             "router_remove_extraroutes",
@@ -213,15 +197,8 @@ async fn ipv6_alone_works() {
 async fn without_extensions_or_router_there_are_no_routes() {
     let stage = Stage::new(1, "").await;
     let missing = ["extraroute", "extraroute-atomic"].map(str::to_owned).to_vec();
-    stage
-        .sim
-        .configure(|settings| settings.missing_extensions = missing);
-    let why = stage
-        .routes()
-        .unsupported_reason(Priority::User)
-        .await
-        .unwrap()
-        .unwrap();
+    stage.sim.configure(|settings| settings.missing_extensions = missing);
+    let why = stage.routes().unsupported_reason(Priority::User).await.unwrap().unwrap();
     assert!(why.contains("extraroute-atomic"), "{why}");
     let without = build(&stage.sim.cloud_conf()).await.unwrap();
     assert!(without.routes().is_none());

@@ -37,31 +37,19 @@ async fn strip(stage: &Stage, i: usize) {
 #[tokio::test]
 async fn pairs_of_others_stay() {
     let mut stage = Stage::new(2, "").await;
-    stage
-        .sim
-        .set_address_pairs(&stage.port(0), &["192.168.9.9", "10.0.0.0/8"])
-        .unwrap();
-    stage
-        .sim
-        .set_address_pairs(&stage.port(1), &["192.168.9.9"])
-        .unwrap();
+    stage.sim.set_address_pairs(&stage.port(0), &["192.168.9.9", "10.0.0.0/8"]).unwrap();
+    stage.sim.set_address_pairs(&stage.port(1), &["192.168.9.9"]).unwrap();
     stage.settle().await;
     assert_eq!(
         stage.sim.address_pairs(&stage.port(0)),
         ["192.168.9.9", "10.0.0.0/8"],
         "a larger network lets the smaller one through"
     );
-    assert_eq!(
-        stage.sim.address_pairs(&stage.port(1)),
-        ["192.168.9.9", "10.244.2.0/24"]
-    );
+    assert_eq!(stage.sim.address_pairs(&stage.port(1)), ["192.168.9.9", "10.244.2.0/24"]);
     // The node gets other Pods: its old pair is removed, those of others stay.
     stage.change(1, |node| node.pod_cidrs = vec![net("10.244.99.0/24")]);
     stage.settle().await;
-    assert_eq!(
-        stage.sim.address_pairs(&stage.port(1)),
-        ["192.168.9.9", "10.244.99.0/24"]
-    );
+    assert_eq!(stage.sim.address_pairs(&stage.port(1)), ["192.168.9.9", "10.244.99.0/24"]);
 }
 
 #[tokio::test]
@@ -102,10 +90,7 @@ async fn a_pair_that_is_refused_fails_its_route_alone() {
     });
     let (_, applied) = stage.pass().await.unwrap();
     assert_eq!(failed(&applied.created), [1]);
-    assert_eq!(
-        applied.created[1].as_ref().unwrap_err().kind(),
-        ErrorKind::PermissionDenied
-    );
+    assert_eq!(applied.created[1].as_ref().unwrap_err().kind(), ErrorKind::PermissionDenied);
     assert_eq!(stage.table().len(), 3);
     let (_, plan) = stage.plan().await.unwrap();
     assert_eq!(plan.complete, [true, false, true]);
@@ -117,9 +102,7 @@ async fn pairs_are_left_alone_where_they_are_switched_off_or_unknown() {
     off.settle().await;
     let without = Stage::new(2, "").await;
     let missing = vec!["allowed-address-pairs".to_owned()];
-    without
-        .sim
-        .configure(|settings| settings.missing_extensions = missing);
+    without.sim.configure(|settings| settings.missing_extensions = missing);
     without.settle().await;
     for stage in [off, without] {
         assert_eq!(stage.table().len(), 2);
@@ -190,10 +173,7 @@ async fn a_passing_failure_to_read_ports_says_nothing_about_the_routes() {
     // After a refusal, each route has the reason.
     let fault = stage.sim.add_fault(Fault::on("port_list", Action::status(403)));
     let (plan, applied) = stage.pass().await.unwrap();
-    assert_eq!(
-        (plan.changes.finish.len(), failed(&applied.finished)),
-        (2, vec![0, 1])
-    );
+    assert_eq!((plan.changes.finish.len(), failed(&applied.finished)), (2, vec![0, 1]));
     stage.sim.remove_fault(fault);
     stage.settled().await;
 }

@@ -9,9 +9,7 @@ async fn staged(nodes: usize, atomic: bool) -> (Stage, String) {
     let mut stage = Stage::new(nodes, "").await;
     if !atomic {
         let missing = vec!["extraroute-atomic".to_owned()];
-        stage
-            .sim
-            .configure(|settings| settings.missing_extensions = missing);
+        stage.sim.configure(|settings| settings.missing_extensions = missing);
     }
     let second = stage.second_router().await;
     // With any separator.
@@ -30,11 +28,7 @@ async fn each_router_has_all_routes_and_then_nothing_is_due() {
         stage.settle().await;
         assert_eq!(stage.table().len(), 4);
         assert_eq!(stage.table_of(&second).len(), 5);
-        assert_eq!(
-            stage.count("port_update"),
-            4,
-            "a pair is on a port, not on a router"
-        );
+        assert_eq!(stage.count("port_update"), 4, "a pair is on a port, not on a router");
         let writes = stage.count("router_add_extraroutes") + stage.count("router_update");
         assert_eq!(writes, 2, "one for each");
 

@@ -193,10 +193,8 @@ impl Stage {
     /// The routes of another router.
     pub(crate) fn table_of(&self, router: &str) -> Vec<String> {
         let routes = self.sim.router_routes(router);
-        let mut table: Vec<_> = routes
-            .iter()
-            .map(|(destination, nexthop)| format!("{destination} {nexthop}"))
-            .collect();
+        let mut table: Vec<_> =
+            routes.iter().map(|(destination, nexthop)| format!("{destination} {nexthop}")).collect();
         table.sort();
         table
     }
@@ -205,10 +203,7 @@ impl Stage {
     pub(crate) async fn reached(&self, fault: u64) {
         let held = async || {
             let faults = self.sim.faults();
-            faults
-                .iter()
-                .any(|known| known.id == fault && known.reached > 0)
-                .then_some(())
+            faults.iter().any(|known| known.id == fault && known.reached > 0).then_some(())
         };
         let limit = std::time::Duration::from_secs(30);
         let reached = ccm_testbed::observe::eventually(limit, held).await;

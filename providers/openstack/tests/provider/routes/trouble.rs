@@ -30,20 +30,14 @@ async fn a_quota_is_filled_by_the_oldest_nodes() {
         let mut stage = Stage::new(31, "").await;
         if !atomic {
             let missing = vec!["extraroute-atomic".to_owned()];
-            stage
-                .sim
-                .configure(|settings| settings.missing_extensions = missing);
+            stage.sim.configure(|settings| settings.missing_extensions = missing);
         }
         stage.nodes.reverse();
         let (_, applied) = stage.pass().await.unwrap();
         assert_eq!(failed(&applied.created), [30]);
         let error = applied.created[30].as_ref().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::QuotaExceeded);
-        assert!(
-            error.report().contains("quota router_route"),
-            "{}",
-            error.report()
-        );
+        assert!(error.report().contains("quota router_route"), "{}", error.report());
         assert_eq!(stage.table().len(), 30);
         assert!(!stage.table().iter().any(|route| route.starts_with("10.244.31.")));
         // When a route can be added again, the last one is.
@@ -83,11 +77,7 @@ async fn one_node_outside_the_routers_subnets_does_not_hold_up_the_others() {
     stage.join("elsewhere", false);
     let refused = async |stage: &Stage| {
         let (plan, applied) = stage.pass().await.unwrap();
-        let place = plan
-            .changes
-            .create
-            .iter()
-            .position(|route| route.node.view.name == "node-41");
+        let place = plan.changes.create.iter().position(|route| route.node.view.name == "node-41");
         assert_eq!(failed(&applied.created), [place.unwrap()]);
         applied.created[place.unwrap()].clone().unwrap_err()
     };
@@ -105,11 +95,7 @@ async fn one_node_outside_the_routers_subnets_does_not_hold_up_the_others() {
     assert_eq!(stage.table().len(), 40);
     stage.join("nodes", false);
     let again = refused(&stage).await;
-    assert_eq!(
-        again.message(),
-        error.message(),
-        "the same error is reported once"
-    );
+    assert_eq!(again.message(), error.message(), "the same error is reported once");
     assert_eq!(stage.table().len(), 41);
 }
 
@@ -119,9 +105,7 @@ async fn storms_of_conflicts_are_got_over() {
         let stage = Stage::new(4, "").await;
         if !atomic {
             let missing = vec!["extraroute-atomic".to_owned()];
-            stage
-                .sim
-                .configure(|settings| settings.missing_extensions = missing);
+            stage.sim.configure(|settings| settings.missing_extensions = missing);
         }
         let op = if atomic {
             "router_add_extraroutes"
@@ -141,9 +125,7 @@ async fn storms_of_conflicts_are_got_over() {
 async fn a_route_that_another_client_added_meanwhile_is_not_lost() {
     let stage = Stage::new(2, "").await;
     let missing = vec!["extraroute-atomic".to_owned()];
-    stage
-        .sim
-        .configure(|settings| settings.missing_extensions = missing);
+    stage.sim.configure(|settings| settings.missing_extensions = missing);
     // Another client writes between the program's read of the router and its write.
     let hop = stage.address(0);
     let foreign = (net("172.30.0.0/16"), hop);
@@ -197,9 +179,7 @@ async fn a_stale_path_that_stays_holds_back_its_successor() {
     stage.sim.update_port(&stage.port(1), &patch).unwrap();
     stage.readdress(1);
     stage.join("nodes", false);
-    let fault = stage
-        .sim
-        .add_fault(Fault::on("router_remove_extraroutes", Action::status(403)));
+    let fault = stage.sim.add_fault(Fault::on("router_remove_extraroutes", Action::status(403)));
     let (_, applied) = stage.pass().await.unwrap();
     assert_eq!(failed(&applied.deleted), [0]);
     assert_eq!(failed(&applied.created), [0], "the other new node has its route");
@@ -221,9 +201,7 @@ async fn whenever_it_dies_the_next_process_finishes() {
             };
             if !atomic {
                 let missing = vec!["extraroute-atomic".to_owned()];
-                stage
-                    .sim
-                    .configure(|settings| settings.missing_extensions = missing);
+                stage.sim.configure(|settings| settings.missing_extensions = missing);
             }
             stage.settle().await;
             stage.nodes.remove(3);
@@ -259,16 +237,9 @@ async fn whenever_it_dies_the_next_process_finishes() {
             if let Some(second) = second {
                 assert_eq!(stage.table_of(&second), table, "dead at call {nth}");
             }
-            assert_eq!(
-                stage.sim.address_pairs(&stage.port(0)),
-                ["10.244.50.0/24"],
-                "call {nth}"
-            );
+            assert_eq!(stage.sim.address_pairs(&stage.port(0)), ["10.244.50.0/24"], "call {nth}");
             assert_eq!(stage.sim.address_pairs(&stage.port(2)).len(), 2, "call {nth}");
-            assert!(
-                stage.sim.address_pairs(&leaver_port).is_empty(),
-                "call {nth}: a pair is left"
-            );
+            assert!(stage.sim.address_pairs(&leaver_port).is_empty(), "call {nth}: a pair is left");
         }
     }
 }
@@ -289,12 +260,5 @@ async fn the_route_of_a_node_that_leaves_meanwhile_is_deleted_again() {
     stage.nodes.remove(1);
     stage.settle().await;
     assert_eq!(stage.table().len(), 2);
-    assert!(
-        stage
-            .routes()
-            .unsupported_reason(Priority::User)
-            .await
-            .unwrap()
-            .is_none()
-    );
+    assert!(stage.routes().unsupported_reason(Priority::User).await.unwrap().is_none());
 }

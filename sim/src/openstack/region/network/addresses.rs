@@ -62,10 +62,7 @@ impl NetworkState {
                 IpNet::V6(_) => true,
             };
             let Some(address) = address_at(&subnet.cidr, subnet.next).filter(usable) else {
-                return Err(Error::Invalid(format!(
-                    "subnet {} has no free address",
-                    subnet.cidr
-                )));
+                return Err(Error::Invalid(format!("subnet {} has no free address", subnet.cidr)));
             };
             subnet.next += 1;
             if !self.by_address.contains_key(&(id.to_owned(), address)) {
@@ -86,10 +83,7 @@ impl NetworkState {
     ) -> Result<FixedIp> {
         let fixed = match requested {
             Some(address) => {
-                let known = self
-                    .subnets
-                    .get(subnet)
-                    .ok_or_else(|| Error::unknown("subnet", subnet))?;
+                let known = self.subnets.get(subnet).ok_or_else(|| Error::unknown("subnet", subnet))?;
                 if !known.cidr.contains(&address) {
                     return Err(Error::Invalid(format!("{address} is not in {}", known.cidr)));
                 }
@@ -101,9 +95,7 @@ impl NetworkState {
                     address,
                 }
             }
-            None => self
-                .next_free(subnet)?
-                .ok_or_else(|| Error::unknown("subnet", subnet))?,
+            None => self.next_free(subnet)?.ok_or_else(|| Error::unknown("subnet", subnet))?,
         };
         self.claim(std::slice::from_ref(&fixed), user);
         Ok(fixed)
@@ -121,8 +113,7 @@ impl NetworkState {
 
     pub(super) fn claim(&mut self, fixed_ips: &[FixedIp], port_id: &str) {
         for ip in fixed_ips {
-            self.by_address
-                .insert((ip.subnet_id.clone(), ip.address), port_id.to_owned());
+            self.by_address.insert((ip.subnet_id.clone(), ip.address), port_id.to_owned());
         }
     }
 

@@ -39,15 +39,8 @@ impl NetworkState {
         at: Timestamp,
         ids: &Ids,
     ) -> Result<()> {
-        let port = self
-            .ports
-            .get(port_id)
-            .cloned()
-            .ok_or_else(|| Error::unknown("port", port_id))?;
-        let known = self
-            .floating
-            .values()
-            .find(|floating| floating.address == address);
+        let port = self.ports.get(port_id).cloned().ok_or_else(|| Error::unknown("port", port_id))?;
+        let known = self.floating.values().find(|floating| floating.address == address);
         let id = match known {
             Some(known) if known.port_id.is_some() => {
                 return Err(Error::Invalid(format!("floating IP {address} is in use")));
@@ -58,9 +51,8 @@ impl NetworkState {
                 let network_id = network.map(|network| network.id.clone()).unwrap_or_default();
                 let subnets = network.map(|network| network.subnets.clone()).unwrap_or_default();
                 let id = ids.uuid();
-                let claimed = subnets
-                    .iter()
-                    .find_map(|subnet| self.claim_in(subnet, Some(address), &id).ok());
+                let claimed =
+                    subnets.iter().find_map(|subnet| self.claim_in(subnet, Some(address), &id).ok());
                 let at = crate::clock::seconds(at);
                 let floating = FloatingIp {
                     id: id.clone(),
@@ -91,9 +83,7 @@ impl NetworkState {
 
     fn floating_network(&self, id: &str) -> String {
         let found = self.floating.get(id);
-        found
-            .map(|floating| floating.network_id.clone())
-            .unwrap_or_default()
+        found.map(|floating| floating.network_id.clone()).unwrap_or_default()
     }
 
     /// Creates a floating IP that is not attached. The address is claimed already.
@@ -144,10 +134,7 @@ impl NetworkState {
         at: Timestamp,
     ) {
         self.detach_floating(id);
-        self.by_port
-            .entry(port_id.to_owned())
-            .or_default()
-            .push(id.to_owned());
+        self.by_port.entry(port_id.to_owned()).or_default().push(id.to_owned());
         let port_id = Some(port_id.to_owned());
         self.change_floating(id, |floating| {
             floating.port_id = port_id;
@@ -159,11 +146,7 @@ impl NetworkState {
 
     /// Detaches it.
     pub(crate) fn detach_floating(&mut self, id: &str) {
-        let Some(port) = self
-            .floating
-            .get(id)
-            .and_then(|floating| floating.port_id.clone())
-        else {
+        let Some(port) = self.floating.get(id).and_then(|floating| floating.port_id.clone()) else {
             return;
         };
         if let Some(known) = self.by_port.get_mut(&port) {
@@ -202,8 +185,6 @@ impl NetworkState {
 
     pub(crate) fn floating_of(&self, port_id: &str) -> impl Iterator<Item = &FloatingIp> {
         let ids = self.by_port.get(port_id).map(Vec::as_slice).unwrap_or_default();
-        ids.iter()
-            .filter_map(|id| self.floating.get(id))
-            .map(AsRef::as_ref)
+        ids.iter().filter_map(|id| self.floating.get(id)).map(AsRef::as_ref)
     }
 }

@@ -184,8 +184,6 @@ impl NetworkState {
 
     /// Whether a port uses a group.
     pub(crate) fn is_group_in_use(&self, id: &str) -> bool {
-        self.ports
-            .values()
-            .any(|port| port.security_groups.iter().any(|known| known == id))
+        self.ports.values().any(|port| port.security_groups.iter().any(|known| known == id))
     }
 }

@@ -90,10 +90,7 @@ impl NetworkState {
         ids: &Ids,
     ) -> Result<()> {
         let port_id = ids.uuid();
-        let gateway = self
-            .subnets
-            .get(subnet)
-            .and_then(|subnet| address_at(&subnet.cidr, 1));
+        let gateway = self.subnets.get(subnet).and_then(|subnet| address_at(&subnet.cidr, 1));
         let fixed = self.claim_in(subnet, gateway, &port_id)?;
         let port = NewPort {
             id: port_id,
@@ -127,10 +124,7 @@ impl NetworkState {
         let inner = self
             .ports_of(&router.id)
             .flat_map(|port| port.fixed_ips.iter().map(|ip| ip.subnet_id.as_str()));
-        let outer = router
-            .gateway
-            .iter()
-            .map(|(_, fixed, _)| fixed.subnet_id.as_str());
+        let outer = router.gateway.iter().map(|(_, fixed, _)| fixed.subnet_id.as_str());
         inner
             .chain(outer)
             .chain(router.portless.iter().map(String::as_str))
@@ -150,10 +144,7 @@ impl NetworkState {
             let portless = router.portless.iter().any(|id| Some(id.as_str()) == subnet);
             portless
                 || self.ports_of(&router.id).any(|interface| {
-                    interface
-                        .fixed_ips
-                        .iter()
-                        .any(|ip| Some(ip.subnet_id.as_str()) == subnet)
+                    interface.fixed_ips.iter().any(|ip| Some(ip.subnet_id.as_str()) == subnet)
                 })
         };
         self.routers

@@ -57,10 +57,7 @@ fn a_wait_of_the_provider_is_kept_and_one_of_a_header_raised_to_the_backoff() {
             assert_eq!(raised, Next::Backoff { least: wait });
         }
         // Nobody lives to see it, but nothing panics either.
-        assert!(matches!(
-            next(Retry::Fixed(Duration::MAX), refused).0,
-            Next::Until(_)
-        ));
+        assert!(matches!(next(Retry::Fixed(Duration::MAX), refused).0, Next::Until(_)));
     }
 }
 
@@ -72,23 +69,16 @@ fn a_failure_is_reported_once_until_it_changes_or_ends() {
     let mut fail = |message: &str, id: &str| {
         let task = fixture.take("lb/a").unwrap();
         let error = Error::new(ErrorKind::Unavailable, message).with_context("request_id", id);
-        let outputs = fixture
-            .conclude(&task, &report("lb/a", PartState::Failed(error)))
-            .0;
+        let outputs = fixture.conclude(&task, &report("lb/a", PartState::Failed(error))).0;
         reasons(&outputs).len()
     };
-    assert_eq!(
-        [fail("down", "1"), fail("down", "2"), fail("away", "3")],
-        [1, 0, 1]
-    );
+    assert_eq!([fail("down", "1"), fail("down", "2"), fail("away", "3")], [1, 0, 1]);
     fixture.run("lb/a", &["a"]);
     fixture.change(&view("a", |view| view.ports[0].port = 2));
     fixture.discover();
     let task = fixture.take("lb/a").unwrap();
     let error = Error::new(ErrorKind::Unavailable, "away");
-    let outputs = fixture
-        .conclude(&task, &report("lb/a", PartState::Failed(error)))
-        .0;
+    let outputs = fixture.conclude(&task, &report("lb/a", PartState::Failed(error))).0;
     assert_eq!(reasons(&outputs), ["SyncLoadBalancerFailed"]);
 }
 
@@ -101,9 +91,7 @@ fn a_failure_to_follow_nodes_has_its_own_reason() {
     fixture.follow();
     let task = fixture.take("lb/a").unwrap();
     let error = Error::new(ErrorKind::Unavailable, "down");
-    let outputs = fixture
-        .conclude(&task, &report("lb/a", PartState::Failed(error)))
-        .0;
+    let outputs = fixture.conclude(&task, &report("lb/a", PartState::Failed(error))).0;
     let [Output::Event(event)] = &outputs[..] else {
         panic!("{outputs:?}")
     };
@@ -125,17 +113,13 @@ fn work_is_announced_to_those_for_whom_it_is() {
         events.into_iter().map(text).collect()
     };
     let shared = PartKey::new(SHARED);
-    let of_b = fixture
-        .state
-        .part_writes(&PartKey::new("lb/b"), &steps(Some("b")), Cause::Service);
+    let of_b = fixture.state.part_writes(&PartKey::new("lb/b"), &steps(Some("b")), Cause::Service);
     assert_eq!(texts(of_b), ["b EnsuringLoadBalancer"]);
     let again = fixture.state.part_writes(&shared, &steps(None), Cause::Service);
     assert_eq!(texts(again), [""; 0], "once, and what is done for all is for b");
     fixture.run("lb/b", &["b"]);
     // Nodes: nothing before, one word after.
-    let nodes = fixture
-        .state
-        .part_writes(&PartKey::new("lb/b"), &steps(Some("b")), Cause::Nodes);
+    let nodes = fixture.state.part_writes(&PartKey::new("lb/b"), &steps(Some("b")), Cause::Nodes);
     assert_eq!(texts(nodes), [""; 0]);
     fixture.node("n1");
     fixture.tick(2);
@@ -146,9 +130,7 @@ fn work_is_announced_to_those_for_whom_it_is() {
     assert_eq!(reasons(&outputs), [""; 0], "the first part speaks for all");
     fixture.change(&view("b", |view| view.deleting = true));
     fixture.discover();
-    let leaving = fixture
-        .state
-        .part_writes(&PartKey::new("lb/b"), &steps(None), Cause::Service);
+    let leaving = fixture.state.part_writes(&PartKey::new("lb/b"), &steps(None), Cause::Service);
     assert_eq!(texts(leaving), ["b DeletingLoadBalancer"]);
 }
 
@@ -157,9 +139,7 @@ fn repair(fixture: &mut Fixture) -> PartTask {
     fixture.state.changed(Change::Drift, fixture.now);
     fixture.discover();
     let task = fixture.take("lb/a").unwrap();
-    fixture
-        .state
-        .part_writes(&PartKey::new("lb/a"), &steps(Some("a")), Cause::Drift);
+    fixture.state.part_writes(&PartKey::new("lb/a"), &steps(Some("a")), Cause::Drift);
     task
 }
 
@@ -194,10 +174,7 @@ fn a_repair_is_reported_when_no_part_is_parked_and_none_fails() {
     assert_eq!(reasons(&fixture.run(SHARED, &["a"])), [""; 0]);
     let mut earlier = done("lb/a", &["a"]);
     earlier.members[0].finished = false;
-    assert_eq!(
-        reasons(&fixture.conclude(&task, &earlier).0),
-        ["EnsuredLoadBalancer"]
-    );
+    assert_eq!(reasons(&fixture.conclude(&task, &earlier).0), ["EnsuredLoadBalancer"]);
 }
 
 #[test]

@@ -136,10 +136,7 @@ fn not_repeated(baseline: &[CloudCall], calls: &[CloudCall]) -> Checked {
     let baseline = count(baseline);
     for (operation, times) in count(calls) {
         let usual = baseline.get(&operation).copied().unwrap_or_default();
-        ensure!(
-            times <= usual + 1,
-            "{operation} was sent {times} times instead of {usual}"
-        );
+        ensure!(times <= usual + 1, "{operation} was sent {times} times instead of {usual}");
     }
     Ok(())
 }

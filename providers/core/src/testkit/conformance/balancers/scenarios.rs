@@ -69,10 +69,7 @@ async fn a_service_stays_within_the_budget(subject: &dyn BalancerSubject) -> Che
     let before = subject.picture().await?;
     settle(&mut cluster).await?;
     within(subject, "join", budgets.join)?;
-    ensure!(
-        subject.picture().await? != before,
-        "the node that joined is no member"
-    );
+    ensure!(subject.picture().await? != before, "the node that joined is no member");
     cluster.nodes.pop();
     settle(&mut cluster).await?;
     ensure!(web(&mut cluster)?.ingress == address, "the address changed");
@@ -106,10 +103,7 @@ async fn a_change_keeps_the_address_and_can_be_undone(subject: &dyn BalancerSubj
     web_now.ports = service("web", &[443, 8080]).ports;
     subject.change(web_now);
     settle(&mut cluster).await?;
-    ensure!(
-        web(&mut cluster)?.ingress == original.ingress,
-        "the address changed"
-    );
+    ensure!(web(&mut cluster)?.ingress == original.ingress, "the address changed");
     ensure!(subject.picture().await? != before, "nothing changed");
     *web(&mut cluster)? = original;
     settle(&mut cluster).await?;
@@ -230,10 +224,7 @@ async fn services_do_not_disturb_each_other(subject: &dyn BalancerSubject) -> Ch
         service.deleting |= &*service.id.name == "api";
     }
     settle(&mut cluster).await?;
-    ensure!(
-        cluster.find("api").is_none(),
-        "the Service api keeps its finalizer"
-    );
+    ensure!(cluster.find("api").is_none(), "the Service api keeps its finalizer");
     ensure!(web(&mut cluster)?.ingress == address, "the address changed");
     same(&subject.picture().await?, &alone)
 }
@@ -255,10 +246,7 @@ async fn an_abandoned_pass_is_finished_by_the_next(subject: &dyn BalancerSubject
 
 fn edits(subject: &dyn BalancerSubject, expected: EditResult) -> Result<Vec<&'static str>, BoxError> {
     let edits = subject.edits().iter();
-    let names: Vec<_> = edits
-        .filter(|edit| edit.expected == expected)
-        .map(|edit| edit.name)
-        .collect();
+    let names: Vec<_> = edits.filter(|edit| edit.expected == expected).map(|edit| edit.name).collect();
     ensure!(!names.is_empty(), "the subject has no edit that is {expected:?}");
     Ok(names)
 }
@@ -267,10 +255,7 @@ fn edits(subject: &dyn BalancerSubject, expected: EditResult) -> Result<Vec<&'st
 async fn edit(subject: &dyn BalancerSubject, cluster: &mut TestCluster, name: &str) -> Checked {
     let before = subject.picture().await?;
     subject.edit(name).await?;
-    ensure!(
-        subject.picture().await? != before,
-        "{name}: the edit is not visible"
-    );
+    ensure!(subject.picture().await? != before, "{name}: the edit is not visible");
     restart(subject, cluster).await
 }
 
@@ -305,9 +290,7 @@ async fn edits_by_users_are_kept(subject: &dyn BalancerSubject) -> Checked {
         settle(&mut cluster).await.map_err(&about)?;
         edit(subject, &mut cluster, name).await?;
         let edited = subject.picture().await?;
-        settle_without_writes(subject, &mut cluster)
-            .await
-            .map_err(&about)?;
+        settle_without_writes(subject, &mut cluster).await.map_err(&about)?;
         // A change of another field, and back.
         for ports in [&[80, 443, 8080][..], &[80, 443]] {
             web(&mut cluster)?.ports = service("web", ports).ports;
@@ -326,9 +309,7 @@ async fn edits_of_our_objects_are_reverted(subject: &dyn BalancerSubject) -> Che
         edit(subject, &mut cluster, name).await?;
         settle(&mut cluster).await.map_err(about(name))?;
         same(&subject.picture().await?, &expected).map_err(about(name))?;
-        settle_without_writes(subject, &mut cluster)
-            .await
-            .map_err(about(name))?;
+        settle_without_writes(subject, &mut cluster).await.map_err(about(name))?;
     }
     Ok(())
 }

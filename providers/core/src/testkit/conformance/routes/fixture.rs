@@ -107,15 +107,8 @@ impl<'a> RouteFixture<'a> {
         ensure_applied(&applied)?;
         for cloud in [self.subject.cloud(), self.subject.restarted().await?] {
             let rest = self.plan(&*cloud, nodes).await?;
-            ensure!(
-                rest.changes.is_empty(),
-                "changes remain: {:?}",
-                rest.changes.sentences()
-            );
-            ensure!(
-                rest.complete.iter().all(|complete| *complete),
-                "not all routes are complete"
-            );
+            ensure!(rest.changes.is_empty(), "changes remain: {:?}", rest.changes.sentences());
+            ensure!(rest.complete.iter().all(|complete| *complete), "not all routes are complete");
         }
         self.check_table().await
     }
@@ -129,10 +122,7 @@ impl<'a> RouteFixture<'a> {
         let mut observed = self.table().await?;
         expected.sort();
         observed.sort();
-        ensure!(
-            expected == observed,
-            "the provider reads {observed:?}, others {expected:?}"
-        );
+        ensure!(expected == observed, "the provider reads {observed:?}, others {expected:?}");
         Ok(())
     }
 
@@ -174,10 +164,7 @@ pub(super) async fn observe(cloud: &dyn Cloud, desired: &Desired) -> Result<Obse
     let mut handles = BTreeSet::new();
     for route in &observed.routes {
         let handle = &route.handle;
-        ensure!(
-            handles.insert(handle),
-            "several routes have the handle {handle:?}"
-        );
+        ensure!(handles.insert(handle), "several routes have the handle {handle:?}");
     }
     Ok(observed)
 }
@@ -190,11 +177,7 @@ pub(super) async fn apply(cloud: &dyn Cloud, changes: &Changes) -> Result<Applie
         ("creations", &applied.created, changes.create.len()),
         ("completions", &applied.finished, changes.finish.len()),
     ] {
-        ensure!(
-            results.len() == expected,
-            "{} results of {expected} {what}",
-            results.len()
-        );
+        ensure!(results.len() == expected, "{} results of {expected} {what}", results.len());
     }
     Ok(applied)
 }

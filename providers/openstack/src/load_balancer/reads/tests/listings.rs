@@ -14,14 +14,7 @@ async fn one_listing_of_each_kind_serves_all_load_balancers() {
     fresh.calls();
     for id in &ids {
         let children = fresh.children(id, lately()).await;
-        assert_eq!(
-            (
-                children.listeners.len(),
-                children.pools.len(),
-                children.monitors.len()
-            ),
-            (1, 1, 1)
-        );
+        assert_eq!((children.listeners.len(), children.pools.len(), children.monitors.len()), (1, 1, 1));
         assert_eq!(fresh.addresses(&children).await, ["10.0.0.101"]);
     }
     let expected = counts(&[
@@ -53,11 +46,7 @@ async fn listings_are_of_the_project_alone() {
     let calls = world.sim.calls();
     assert_eq!(calls.len(), 3);
     for call in calls {
-        assert!(
-            call.query.contains(&project) && call.query.contains("limit=1000"),
-            "{}",
-            call.query
-        );
+        assert!(call.query.contains(&project) && call.query.contains("limit=1000"), "{}", call.query);
     }
 }
 
@@ -116,15 +105,9 @@ async fn a_node_that_joins_costs_one_write_and_the_waiting() {
     world.addresses(&world.children(&other.id, lately()).await).await;
     for (i, address) in ["10.0.0.102", "10.0.0.103"].into_iter().enumerate() {
         world.calls();
-        world
-            .writes()
-            .add_members(&created.id, &pool, &[member(address)])
-            .await
-            .unwrap();
+        world.writes().add_members(&created.id, &pool, &[member(address)]).await.unwrap();
         world.settled(&created.id).await;
-        let known = world
-            .addresses(&world.children(&created.id, lately()).await)
-            .await;
+        let known = world.addresses(&world.children(&created.id, lately()).await).await;
         assert_eq!(known.len(), 2 + i);
         world.addresses(&world.children(&other.id, lately()).await).await;
         let expected = counts(&[("loadbalancer_members_update", 1), ("loadbalancer_get", 1)]);
@@ -141,22 +124,11 @@ async fn members_that_another_client_changed_are_read_again() {
     let created = world.make("web").await;
     let children = world.children(&created.id, lately()).await;
     let pool = Arc::clone(&children.pools[0]);
-    let members = world
-        .reads
-        .members_uncached(&pool.id, Priority::User)
-        .await
-        .unwrap();
+    let members = world.reads.members_uncached(&pool.id, Priority::User).await.unwrap();
     let weight = json!({"weight": 7});
-    world
-        .sim
-        .patch_object(&members[0].id.to_string(), weight.as_object().unwrap())
-        .unwrap();
+    world.sim.patch_object(&members[0].id.to_string(), weight.as_object().unwrap()).unwrap();
     for (contents, weight) in [(Contents::Which, 1), (Contents::Exactly, 7)] {
-        let members = world
-            .reads
-            .members(&children, contents, Priority::User)
-            .await
-            .unwrap();
+        let members = world.reads.members(&children, contents, Priority::User).await.unwrap();
         assert_eq!(members[0][0].weight, Some(weight), "{contents:?}");
     }
     world.sim.delete_object(&members[0].id.to_string()).unwrap();
@@ -170,11 +142,7 @@ async fn the_existence_of_a_load_balancer_is_read_by_its_id() {
     let created = world.make("web").await;
     let gone = "00000000-0000-0000-0000-000000000000";
     assert!(world.reads.load_balancer(gone, now()).await.unwrap().is_none());
-    assert_eq!(
-        world.calls().get("loadbalancer_get"),
-        Some(&2),
-        "including the one during its creation"
-    );
+    assert_eq!(world.calls().get("loadbalancer_get"), Some(&2), "including the one during its creation");
     // Another client created it after the listing was read.
     world.reads.load_balancers(None, now()).await.unwrap();
     let (api, metrics) = connect(&world.sim.cloud_conf()).await;
@@ -183,30 +151,12 @@ async fn the_existence_of_a_load_balancer_is_read_by_its_id() {
         .create_load_balancer(&world.body("later"), 1)
         .await
         .unwrap();
-    let found = world
-        .reads
-        .load_balancer(&other.balancer.id, lately())
-        .await
-        .unwrap();
+    let found = world.reads.load_balancer(&other.balancer.id, lately()).await.unwrap();
     assert_eq!(found.unwrap().name, "later");
 
-    world
-        .writes()
-        .delete_load_balancer(&created.id, true)
-        .await
-        .unwrap();
-    assert_eq!(
-        world.reads.state(&created.id, Priority::User).await.unwrap(),
-        None
-    );
-    assert!(
-        world
-            .reads
-            .load_balancer(&created.id, lately())
-            .await
-            .unwrap()
-            .is_none()
-    );
+    world.writes().delete_load_balancer(&created.id, true).await.unwrap();
+    assert_eq!(world.reads.state(&created.id, Priority::User).await.unwrap(), None);
+    assert!(world.reads.load_balancer(&created.id, lately()).await.unwrap().is_none());
     world
         .writes()
         .delete_load_balancer(&created.id, true)
@@ -219,9 +169,7 @@ async fn the_version_is_read_until_it_is_known() {
     let mut config = Config::default();
     config.settings.load_balancing.max_minor = 11;
     let world = Fixture::with(config).await;
-    world
-        .sim
-        .add_fault(Fault::on("version_list", Action::status(403)).once());
+    world.sim.add_fault(Fault::on("version_list", Action::status(403)).once());
     let ten_minutes = Duration::from_secs(600);
     for _ in 0..3 {
         let error = world.reads.version().await.unwrap_err();
@@ -257,21 +205,11 @@ async fn a_failed_listing_is_an_error_and_not_an_empty_one() {
     let world = Fixture::new().await;
     let created = world.make("web").await;
     for action in [Action::status(404), Action::status(403), Action::EmptyJson] {
-        world
-            .sim
-            .add_fault(Fault::on("loadbalancer_pool_list", action.clone()));
-        let balancer = world
-            .reads
-            .load_balancer(&created.id, now())
-            .await
-            .unwrap()
-            .unwrap();
+        world.sim.add_fault(Fault::on("loadbalancer_pool_list", action.clone()));
+        let balancer = world.reads.load_balancer(&created.id, now()).await.unwrap().unwrap();
         let priority = Priority::User;
         let freshness = Freshness::now();
-        let failed = world
-            .reads
-            .children(&balancer, ReadOptions { freshness, priority })
-            .await;
+        let failed = world.reads.children(&balancer, ReadOptions { freshness, priority }).await;
         let kind = failed.unwrap_err().kind();
         assert_ne!(kind, ErrorKind::NotFound, "{action:?}");
         world.sim.clear_faults();

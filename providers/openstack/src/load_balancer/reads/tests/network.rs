@@ -7,35 +7,17 @@ use crate::load_balancer::responses::Rule;
 async fn floating_addresses_are_found_by_port_and_by_address() {
     let world = Fixture::new().await;
     let created = world.make("web").await;
-    let network = world
-        .reads
-        .discovery
-        .default_external_network(Priority::User)
-        .await
-        .unwrap()
-        .unwrap();
-    let none = world
-        .reads
-        .floating_ips(Some(&created.vip_port_id), lately())
-        .await
-        .unwrap();
+    let network = world.reads.discovery.default_external_network(Priority::User).await.unwrap().unwrap();
+    let none = world.reads.floating_ips(Some(&created.vip_port_id), lately()).await.unwrap();
     assert_eq!(none.by_key(&created.vip_port_id).count(), 0);
     let body = json!({
         "floating_network_id": network.id.clone(),
         "port_id": created.vip_port_id.clone(),
         "description": "Floating IP for x",
     });
-    let floating = world
-        .writes()
-        .create_floating_ip(&created.vip_port_id, &body)
-        .await
-        .unwrap();
+    let floating = world.writes().create_floating_ip(&created.vip_port_id, &body).await.unwrap();
     world.calls();
-    let listing = world
-        .reads
-        .floating_ips(Some(&created.vip_port_id), lately())
-        .await
-        .unwrap();
+    let listing = world.reads.floating_ips(Some(&created.vip_port_id), lately()).await.unwrap();
     for key in [&created.vip_port_id, &floating.floating_ip_address] {
         assert_eq!(listing.by_key(key).next().unwrap().id, floating.id);
     }
@@ -49,24 +31,12 @@ async fn floating_addresses_are_found_by_port_and_by_address() {
     assert_eq!(detached.port_id, "");
     let listing = world.reads.floating_ips(None, lately()).await.unwrap();
     assert_eq!(listing.by_key(&created.vip_port_id).count(), 0);
-    world
-        .writes()
-        .delete_floating_ip(&created.vip_port_id, &floating.id)
-        .await
-        .unwrap();
+    world.writes().delete_floating_ip(&created.vip_port_id, &floating.id).await.unwrap();
     let listing = world.reads.floating_ips(None, lately()).await.unwrap();
     assert!(listing.by_id(&floating.id).is_none());
     // A second floating IP for an address that has one.
-    world
-        .writes()
-        .create_floating_ip(&created.vip_port_id, &body)
-        .await
-        .unwrap();
-    let error = world
-        .writes()
-        .create_floating_ip(&created.vip_port_id, &body)
-        .await
-        .unwrap_err();
+    world.writes().create_floating_ip(&created.vip_port_id, &body).await.unwrap();
+    let error = world.writes().create_floating_ip(&created.vip_port_id, &body).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{error:?}");
 }
 
@@ -78,11 +48,7 @@ async fn security_groups_come_with_their_rules() {
         "description": "d",
     });
     world.reads.security_groups(None, lately()).await.unwrap();
-    let group = world
-        .writes()
-        .create_security_group("lb-sg-x", &body)
-        .await
-        .unwrap();
+    let group = world.writes().create_security_group("lb-sg-x", &body).await.unwrap();
     let rule = json!({
         "security_group_id": group.id.clone(),
         "direction": "ingress",
@@ -92,23 +58,11 @@ async fn security_groups_come_with_their_rules() {
         "port_range_max": 30080,
         "remote_ip_prefix": "10.0.0.0/8",
     });
-    world
-        .writes()
-        .create_rule(("lb-sg-x", &group.id), &rule)
-        .await
-        .unwrap();
-    let error = world
-        .writes()
-        .create_rule(("lb-sg-x", &group.id), &rule)
-        .await
-        .unwrap_err();
+    world.writes().create_rule(("lb-sg-x", &group.id), &rule).await.unwrap();
+    let error = world.writes().create_rule(("lb-sg-x", &group.id), &rule).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::AlreadyExists);
     let egress = group.rules[0].id.clone();
-    world
-        .writes()
-        .delete_rule(("lb-sg-x", &group.id), &egress)
-        .await
-        .unwrap();
+    world.writes().delete_rule(("lb-sg-x", &group.id), &egress).await.unwrap();
     let ids = |listing: &Listing<SecurityGroup>| {
         let group = listing.by_key("lb-sg-x").next().unwrap();
         let mut ids: Vec<_> = group.rules.iter().map(|rule| rule.id.clone()).collect();
@@ -122,15 +76,8 @@ async fn security_groups_come_with_their_rules() {
     let of_group = [("security_group_id", group.id.as_str())];
     let mut apart: Vec<Rule> = world.reads.api.list(&of_group, Priority::User).await.unwrap();
     apart.sort_by(|a, b| a.id.cmp(&b.id));
-    assert_eq!(
-        apart.iter().map(|rule| rule.id.clone()).collect::<Vec<_>>(),
-        ids(&fresh)
-    );
-    world
-        .writes()
-        .delete_security_group("lb-sg-x", &group.id)
-        .await
-        .unwrap();
+    assert_eq!(apart.iter().map(|rule| rule.id.clone()).collect::<Vec<_>>(), ids(&fresh));
+    world.writes().delete_security_group("lb-sg-x", &group.id).await.unwrap();
     let kept = world.reads.security_groups(None, lately()).await.unwrap();
     assert_eq!(kept.by_key("lb-sg-x").count(), 0);
 }
@@ -138,10 +85,7 @@ async fn security_groups_come_with_their_rules() {
 #[tokio::test]
 async fn ports_of_many_servers_are_read_together_and_changed_only_as_they_were_read() {
     let world = Fixture::new().await;
-    let servers = world
-        .sim
-        .create_servers(200, &ServerSpec::named("node-{i}"))
-        .unwrap();
+    let servers = world.sim.create_servers(200, &ServerSpec::named("node-{i}")).unwrap();
     let servers: Vec<&str> = servers.iter().map(String::as_str).collect();
     let found = world.reads.ports_of(&servers, lately()).await.unwrap();
     assert_eq!(world.calls(), counts(&[("port_list", 2)]));
@@ -155,12 +99,7 @@ async fn ports_of_many_servers_are_read_together_and_changed_only_as_they_were_r
         "name": "g",
         "description": "",
     });
-    let group = world
-        .writes()
-        .create_security_group("g", &group)
-        .await
-        .unwrap()
-        .id;
+    let group = world.writes().create_security_group("g", &group).await.unwrap().id;
     let mut groups = port.security_groups.clone();
     groups.push(group.clone());
     let change = groups;
@@ -172,11 +111,7 @@ async fn ports_of_many_servers_are_read_together_and_changed_only_as_they_were_r
     assert_eq!(WriteConflict::of(&error), Some(WriteConflict::Stale), "{error:?}");
     world.calls();
     let again = world.reads.ports_of(&servers, lately()).await.unwrap();
-    assert_eq!(
-        world.calls(),
-        counts(&[("port_list", 1)]),
-        "only the one that was changed"
-    );
+    assert_eq!(world.calls(), counts(&[("port_list", 1)]), "only the one that was changed");
     assert_eq!(again[servers[0]][0].revision_number, changed.revision_number);
     let with = world.reads.ports_with(&[&group], Priority::User).await.unwrap();
     assert_eq!(with.len(), 1);
@@ -209,17 +144,10 @@ async fn networks_and_subnets_are_read_once_and_missing_ones_again() {
     let world = Fixture::new().await;
     let discovery = &world.reads.discovery;
     for _ in 0..3 {
-        discovery
-            .default_external_network(Priority::User)
-            .await
-            .unwrap()
-            .unwrap();
+        discovery.default_external_network(Priority::User).await.unwrap().unwrap();
         discovery.subnet(&world.subnet, Priority::User).await.unwrap();
     }
-    assert_eq!(
-        world.calls(),
-        counts(&[("network_list", 1), ("subnet_list", 1), ("subnet_get", 1)])
-    );
+    assert_eq!(world.calls(), counts(&[("network_list", 1), ("subnet_list", 1), ("subnet_get", 1)]));
     let network = world
         .sim
         .create_network(&NetworkSpec {
@@ -238,13 +166,7 @@ async fn networks_and_subnets_are_read_once_and_missing_ones_again() {
     let subnets = discovery.subnets_of(&network, Priority::User).await.unwrap();
     assert_eq!((subnets[0].name.as_str(), subnets[0].ip_version), ("dmz-1", 4));
     assert_eq!(subnets[0].tags, ["a"]);
-    assert!(
-        discovery
-            .subnet("nowhere", Priority::User)
-            .await
-            .unwrap()
-            .is_none()
-    );
+    assert!(discovery.subnet("nowhere", Priority::User).await.unwrap().is_none());
 }
 
 #[tokio::test]
@@ -286,9 +208,5 @@ async fn a_tag_that_a_port_does_not_have_is_removed_without_an_error() {
     let world = Fixture::new().await;
     let server = world.sim.create_server(&ServerSpec::named("n")).unwrap();
     let ports = world.reads.ports_of(&[&server], now()).await.unwrap();
-    world
-        .writes()
-        .delete_port_tag(&ports[&server][0], "none")
-        .await
-        .unwrap();
+    world.writes().delete_port_tag(&ports[&server][0], "none").await.unwrap();
 }

@@ -49,17 +49,10 @@ impl Real {
         let (kept_balancer, fresh_balancer) = (kept_balancer.unwrap(), fresh_balancer.unwrap());
         assert_eq!(kept_balancer.tags, fresh_balancer.tags, "{when}");
         assert_eq!(kept_balancer.vip_port_id, fresh_balancer.vip_port_id, "{when}");
-        assert_eq!(
-            kept_balancer.provisioning_status, fresh_balancer.provisioning_status,
-            "{when}"
-        );
+        assert_eq!(kept_balancer.provisioning_status, fresh_balancer.provisioning_status, "{when}");
         assert_eq!(kept_balancer.updated_at, fresh_balancer.updated_at, "{when}");
         assert_eq!(kept.listeners, fresh.listeners, "{when}");
-        assert_eq!(
-            super::changes::fields(&kept.pools),
-            super::changes::fields(&fresh.pools),
-            "{when}"
-        );
+        assert_eq!(super::changes::fields(&kept.pools), super::changes::fields(&fresh.pools), "{when}");
         assert_eq!(kept.monitors, fresh.monitors, "{when}");
         fresh
     }
@@ -121,40 +114,19 @@ async fn the_cached_state_of_a_real_cloud_equals_its_state() {
     let created = writes.create_load_balancer(&body, 2).await.unwrap().balancer;
     let id = created.id.as_str();
     let error = writes.delete_load_balancer(id, true).await.unwrap_err();
-    assert!(
-        matches!(WriteConflict::of(&error), Some(WriteConflict::Busy(_))),
-        "{error:?}"
-    );
+    assert!(matches!(WriteConflict::of(&error), Some(WriteConflict::Busy(_))), "{error:?}");
     let children = real.compare(id, "made").await;
     let pool = children.pools[0].id.clone();
 
-    let known = real
-        .reads
-        .members(&children, Contents::Which, Priority::User)
-        .await
-        .unwrap();
+    let known = real.reads.members(&children, Contents::Which, Priority::User).await.unwrap();
     assert_eq!(known[0].len(), 2);
-    writes
-        .add_members(id, &pool, &[member("10.0.0.203")])
-        .await
-        .unwrap();
+    writes.add_members(id, &pool, &[member("10.0.0.203")]).await.unwrap();
     let children = real.compare(id, "a member more").await;
-    let known = real
-        .reads
-        .members(&children, Contents::Which, Priority::User)
-        .await
-        .unwrap();
-    assert_eq!(
-        known[0].iter().filter(|member| member.id.is_empty()).count(),
-        1,
-        "not read again"
-    );
+    let known = real.reads.members(&children, Contents::Which, Priority::User).await.unwrap();
+    assert_eq!(known[0].iter().filter(|member| member.id.is_empty()).count(), 1, "not read again");
     let read = real.reads.members_uncached(&pool, Priority::User).await.unwrap();
     assert_eq!(read.len(), 3);
-    let leaves = read
-        .iter()
-        .find(|member| member.host.address == "10.0.0.201")
-        .unwrap();
+    let leaves = read.iter().find(|member| member.host.address == "10.0.0.201").unwrap();
     writes.delete_member(id, &pool, &leaves.id).await.unwrap();
     real.compare(id, "a member less").await;
 
@@ -167,10 +139,7 @@ async fn the_cached_state_of_a_real_cloud_equals_its_state() {
     });
     let second = writes.create::<Listener>(&created.id, &listener).await.unwrap();
     real.compare(id, "a listener more").await;
-    let error = writes
-        .create::<Listener>(&created.id, &listener)
-        .await
-        .unwrap_err();
+    let error = writes.create::<Listener>(&created.id, &listener).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{error:?}");
     let bad = json!({
         "timeout_client_data": -1,
@@ -186,53 +155,32 @@ async fn the_cached_state_of_a_real_cloud_equals_its_state() {
     });
     let second_pool = writes.create::<Pool>(id, &second_pool).await.unwrap();
     real.compare(id, "a pool more").await;
-    let check = writes
-        .create::<Monitor>(id, &monitor(&second_pool.id))
-        .await
-        .unwrap();
+    let check = writes.create::<Monitor>(id, &monitor(&second_pool.id)).await.unwrap();
     real.compare(id, "a monitor more").await;
     let clear = json!({
         "session_persistence": null,
     });
     writes.update::<Pool>(id, &second_pool.id, &clear).await.unwrap();
     real.compare(id, "no persistence any more").await;
-    writes
-        .delete::<Monitor>(id, &second_pool.id, &check.id)
-        .await
-        .unwrap();
+    writes.delete::<Monitor>(id, &second_pool.id, &check.id).await.unwrap();
     real.compare(id, "a monitor less").await;
     writes.delete::<Listener>(id, "", &second.id).await.unwrap();
     real.compare(id, "a listener less").await;
     writes.delete::<Pool>(id, "", &second_pool.id).await.unwrap();
     real.compare(id, "a pool less").await;
 
-    let network = real
-        .reads
-        .discovery
-        .default_external_network(Priority::User)
-        .await
-        .unwrap()
-        .unwrap();
+    let network = real.reads.discovery.default_external_network(Priority::User).await.unwrap().unwrap();
     let floating = json!({
         "floating_network_id": network.id,
         "port_id": created.vip_port_id.clone(),
         "description": "ccm-reads",
     });
-    let first = writes
-        .create_floating_ip(&created.vip_port_id, &floating)
-        .await
-        .unwrap();
-    let error = writes
-        .create_floating_ip(&created.vip_port_id, &floating)
-        .await
-        .unwrap_err();
+    let first = writes.create_floating_ip(&created.vip_port_id, &floating).await.unwrap();
+    let error = writes.create_floating_ip(&created.vip_port_id, &floating).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{error:?}");
     let listing = real.reads.floating_ips(None, now()).await.unwrap();
     assert_eq!(listing.by_key(&created.vip_port_id).next().unwrap().id, first.id);
-    writes
-        .delete_floating_ip(&created.vip_port_id, &first.id)
-        .await
-        .unwrap();
+    writes.delete_floating_ip(&created.vip_port_id, &first.id).await.unwrap();
 
     let group = json!({
         "name": "ccm-reads",
@@ -249,10 +197,7 @@ async fn the_cached_state_of_a_real_cloud_equals_its_state() {
         "remote_ip_prefix": "10.0.0.0/8",
     });
     let made_rule = writes.create_rule(("ccm-reads", &group.id), &rule).await.unwrap();
-    let error = writes
-        .create_rule(("ccm-reads", &group.id), &rule)
-        .await
-        .unwrap_err();
+    let error = writes.create_rule(("ccm-reads", &group.id), &rule).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{error:?}");
     let listing = real.reads.security_groups(None, now()).await.unwrap();
     let listed = listing.by_id(&group.id).unwrap();
@@ -267,17 +212,11 @@ async fn the_cached_state_of_a_real_cloud_equals_its_state() {
     let other = vec![group.id.clone()];
     let error = writes.set_port_groups(&port, &other).await.unwrap_err();
     assert_eq!(WriteConflict::of(&error), Some(WriteConflict::Stale), "{error:?}");
-    let error = writes
-        .delete_security_group("ccm-reads", &group.id)
-        .await
-        .unwrap_err();
+    let error = writes.delete_security_group("ccm-reads", &group.id).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Conflict, "in use: {error:?}");
     let back = port.security_groups.clone();
     writes.set_port_groups(&changed, &back).await.unwrap();
-    writes
-        .delete_security_group("ccm-reads", &group.id)
-        .await
-        .unwrap();
+    writes.delete_security_group("ccm-reads", &group.id).await.unwrap();
 
     writes.delete_load_balancer(id, true).await.unwrap();
     assert_eq!(real.settle(id).await, None);

@@ -26,10 +26,7 @@ pub(super) fn refusals() -> Vec<Step> {
         json!({"allowed_cidrs": "10.0.0.0/8"}),
         json!({"nothing": 1}),
     ] {
-        steps.push(post(
-            "/listeners",
-            &json!({"listener": with(&listener, &changes)}),
-        ));
+        steps.push(post("/listeners", &json!({"listener": with(&listener, &changes)})));
     }
     for body in [
         json!({"protocol": "TCP"}),
@@ -40,10 +37,7 @@ pub(super) fn refusals() -> Vec<Step> {
     ] {
         steps.push(put("/listeners/<l0>", &json!({"listener": body})));
     }
-    steps.push(put(
-        &format!("/listeners/{ABSENT}"),
-        &json!({"listener": {"name": "x"}}),
-    ));
+    steps.push(put(&format!("/listeners/{ABSENT}"), &json!({"listener": {"name": "x"}})));
     let pool =
         json!({"name": "bad", "protocol": "TCP", "lb_algorithm": "ROUND_ROBIN", "loadbalancer_id": "<lb>"});
     for changes in [
@@ -89,10 +83,7 @@ pub(super) fn refusals() -> Vec<Step> {
     let known = json!({"address": "10.8.0.204", "protocol_port": 30080});
     steps.push(put("/pools/<p0>/members", &json!({"members": [known, known]})));
     steps.push(put("/pools/<p0>/members?nothing=1", &json!({"members": []})));
-    steps.push(post(
-        &format!("/pools/{ABSENT}/members"),
-        &json!({"member": member}),
-    ));
+    steps.push(post(&format!("/pools/{ABSENT}/members"), &json!({"member": member})));
     steps.push(put(&format!("/pools/{ABSENT}/members"), &json!({"members": []})));
     steps.push(delete(&format!("/pools/<p0>/members/{ABSENT}")));
     let monitor = json!({"type": "TCP", "delay": 5, "timeout": 3, "max_retries": 1, "pool_id": "<p2>"});
@@ -113,10 +104,7 @@ pub(super) fn refusals() -> Vec<Step> {
         json!({"type": "HTTP", "expected_codes": "20"}),
         json!({"type": "HTTP", "http_method": "X"}),
     ] {
-        steps.push(post(
-            "/healthmonitors",
-            &json!({"healthmonitor": with(&monitor, &changes)}),
-        ));
+        steps.push(post("/healthmonitors", &json!({"healthmonitor": with(&monitor, &changes)})));
     }
     for body in [
         json!({"max_retries": 0}),
