@@ -37,7 +37,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Time limit of each wait.
 const LIMIT: Duration = Duration::from_secs(1800);
 
-/// Cloud, phase and figures of the Go program, measured in the same setup with 100 nodes and one Service with three ports.
+/// Cloud, phase and figures of upstream, measured in the same setup with 100 nodes and one Service with three ports.
 const GO: [(&str, &str, &str); 6] = [
     ("aws", "join", "16.7 s, one DescribeInstances each"),
     ("aws", "not ready", "97 calls in 20 s"),
@@ -117,6 +117,12 @@ pub(crate) async fn run(options: &LifeOptions, program: &Path) -> Result<()> {
         options.cloud, options.nodes, options.services
     ));
     let cloud = Cloud::test(&options.cloud, LATENCY).await?;
+    if !cloud.serves_services() {
+        bail!(
+            "the provider {} has no load balancers yet; run `cargo xtask bench nodes --cloud {0}`",
+            options.cloud
+        );
+    }
     let names = cloud.servers(options.nodes).await?;
     let stage = Stage::set(program).await?;
     let global: String = options.global.iter().map(|line| format!("{line}\n")).collect();

@@ -45,6 +45,9 @@ pub(crate) struct LifecycleOptions {
     /// For how many minutes nodes are not ready.
     #[arg(long, default_value_t = 10)]
     minutes: u64,
+    /// Only end leaders, and print how long the next one takes.
+    #[arg(long, conflicts_with = "write")]
+    leader: bool,
     /// Write the result to docs/benchmarks.md.
     #[arg(long)]
     write: bool,
@@ -57,6 +60,21 @@ enum End {
     Drained,
     /// By SIGKILL.
     Killed,
+}
+
+/// How leaders end, and in clusters of how many nodes.
+const FAILOVERS: [(End, usize); 4] = [
+    (End::Drained, 5),
+    (End::Drained, 1000),
+    (End::Drained, 5000),
+    (End::Killed, 5),
+];
+
+/// Times until the next leader has worked.
+struct Failovers {
+    end: End,
+    nodes: usize,
+    times: Vec<Duration>,
 }
 
 /// A cluster whose nodes are initialized, with the program running.
@@ -84,9 +102,16 @@ struct Deletion {
 }
 
 pub(crate) async fn run(options: &LifecycleOptions, program: &Path) -> Result<()> {
-    say("the leader ends");
-    let drained = failovers(program, End::Drained).await?;
-    let killed = failovers(program, End::Killed).await?;
+    let mut failovers = Vec::new();
+    for (end, nodes) in FAILOVERS {
+        say(&format!("the leader of a cluster with {nodes} nodes ends"));
+        let times = fail_over(program, end, nodes).await?;
+        failovers.push(Failovers { end, nodes, times });
+    }
+    if options.leader {
+        print(&failovers_report(&failovers));
+        return Ok(());
+    }
     let time = Duration::from_secs(options.minutes * 60);
     let (mut large, mut small) =
         tokio::try_join!(Cluster::start(program, options.nodes), Cluster::start(program, 10))?;
@@ -103,7 +128,7 @@ pub(crate) async fn run(options: &LifecycleOptions, program: &Path) -> Result<()
     }
     drop(small);
 
-    let report = report(options, &not_ready, &many, &single, &drained, &killed);
+    let report = report(options, &not_ready, &many, &single, &failovers);
     print(&report);
     if options.write {
         write_section("lifecycle", &report)?;
@@ -200,17 +225,21 @@ impl Cluster {
 }
 
 /// Times from the signal to a leader until the next leader has initialized a node that joined at that moment.
-async fn failovers(program: &Path, end: End) -> Result<Vec<Duration>> {
+async fn fail_over(program: &Path, end: End, nodes: usize) -> Result<Vec<Duration>> {
     let cloud = Cloud::simulated(LATENCY).await?;
-    let names = cloud.servers(TIMES).await?;
+    let mut names = cloud.servers(nodes + TIMES).await?;
+    let joining = names.split_off(nodes);
     let stage = Stage::set(program).await?;
     stage.write_cloud_config(&cloud.config()?)?;
     let client = stage.control_plane.client().await?;
     let mut watch = Watch::start(client.clone());
+    let specs: Vec<_> = names.iter().map(NodeSpec::new).collect();
+    nodes::register(&client, &specs).await?;
     let mut leader = stage.launch("openstack", &[])?;
+    watch.initialized(nodes, LIMIT).await?;
     let leads = "leader_election_master_status{name=\"cloud-controller-manager\"}";
     let mut times = Vec::new();
-    for (i, name) in names.iter().enumerate() {
+    for (i, name) in joining.iter().enumerate() {
         leader.wait_healthy("/readyz", LIMIT).await?;
         wait_for(&leader, leads, 1).await?;
         let mut standby = stage.launch("openstack", &[])?;
@@ -221,7 +250,7 @@ async fn failovers(program: &Path, end: End) -> Result<Vec<Duration>> {
             End::Killed => leader.kill()?,
         }
         nodes::register(&client, [&NodeSpec::new(name)]).await?;
-        watch.initialized(i + 1, LIMIT).await?;
+        watch.initialized(nodes + i + 1, LIMIT).await?;
         times.push(began.elapsed());
         leader = standby;
     }
@@ -233,13 +262,12 @@ fn report(
     not_ready: &[NotReady; 2],
     many: &Deletion,
     single: &[Deletion],
-    drained: &[Duration],
-    killed: &[Duration],
+    failovers: &[Failovers],
 ) -> String {
     let mut text = format!(
         "## Nodes that are not ready\n\n\
          For {} minutes, with default flags. The figures include the refreshes of all nodes every 5 minutes. \"Go, computed\" is\n\
-         what the Go program needs by its design: 4 calls for each such node every 5 s.\n\n\
+         what the Go cloud-controller-manager needs by its design: 4 calls for each such node every 5 s.\n\n\
          | nodes not ready | cloud calls | target | Go, computed | ratio | node writes | events |\n|---:|---:|---:|---:|---:|---:|---:|\n",
         options.minutes
     );
@@ -279,22 +307,25 @@ fn report(
         single.first().map_or(0, |deletion| deletion.writes.nodes),
         single.first().map_or(0, |deletion| deletion.writes.events),
     );
-    let all = |times: &[Duration]| {
-        let times: Vec<_> = times.iter().map(|time| format!("{:.1}", time.as_secs_f64())).collect();
-        times.join(", ")
-    };
-    let _ = write!(
-        text,
+    text.push_str(&failovers_report(failovers));
+    text
+}
+
+fn failovers_report(failovers: &[Failovers]) -> String {
+    let mut text = String::from(
         "\n## A leader ends\n\n\
          From the signal until the other replica has initialized a node that joined at that moment. Flags are the defaults (lease\n\
-         15 s, an attempt every 2 to 4.4 s).\n\n\
-         | end | median, seconds | target | all |\n|---|---:|---:|---|\n\
-         | SIGTERM: drained, lease released | {:.1} | 4 | {} |\n\
-         | SIGKILL | {:.1} | - | {} |\n",
-        median(drained.to_vec()).as_secs_f64(),
-        all(drained),
-        median(killed.to_vec()).as_secs_f64(),
-        all(killed),
+         15 s, an attempt every 2 to 4.4 s). A new leader lists all nodes and Services again before it decides.\n\n\
+         | end | nodes | median, seconds | target | all |\n|---|---:|---:|---:|---|\n",
     );
+    for Failovers { end, nodes, times } in failovers {
+        let (what, target) = match end {
+            End::Drained => ("SIGTERM: drained, lease released", "4"),
+            End::Killed => ("SIGKILL", "-"),
+        };
+        let all: Vec<_> = times.iter().map(|time| format!("{:.1}", time.as_secs_f64())).collect();
+        let median = median(times.clone()).as_secs_f64();
+        let _ = writeln!(text, "| {what} | {nodes} | {median:.1} | {target} | {} |", all.join(", "));
+    }
     text
 }

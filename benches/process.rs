@@ -24,7 +24,7 @@ use kube::Api;
 use crate::measure::{LATENCY, create_services, median, metric, served, wait_for};
 use crate::{print, say};
 
-/// Nodes of the small cluster, with which the Go program was measured.
+/// Nodes of the small cluster, with which upstream was measured.
 const FEW: usize = 6;
 /// Starts and ends that are measured.
 const TIMES: usize = 5;
@@ -43,7 +43,7 @@ pub(crate) struct ProcessOptions {
     /// Services of the large cluster, with a load balancer each that leads to all nodes.
     #[arg(long, default_value_t = 500)]
     services: usize,
-    /// A real OpenStack for the small cluster, as in the measurement of the Go program (root, Debian).
+    /// A real OpenStack for the small cluster, as in the measurement of upstream (root, Debian).
     #[arg(long)]
     real: bool,
     /// Write the result to docs/benchmarks.md.
@@ -201,7 +201,7 @@ fn report(options: &ProcessOptions, size: u64, lives: &[Life], few: Memory, many
          Default flags. \"Ready\" is from the start to `/readyz`, authentication included. Memory is resident memory {} s after the last\n\
          work, and nodes are about 10 kB each. The {FEW} nodes are those of a {cloud}. The large cluster is simulated: each of its\n\
          Services has a load balancer with every node as a member. Times are medians of {TIMES}. The variables of malloc are\n\
-         {malloc}as in the image (Dockerfile). \"Go\" is the Go program, measured with {FEW} nodes of a real OpenStack.\n\n\
+         {malloc}as in the image (Dockerfile). \"Go\" is the Go cloud-controller-manager, measured with {FEW} nodes of a real OpenStack.\n\n\
          | what | measured | target | Go |\n|---|---:|---:|---:|\n\
          | start to ready, without authentication | {:.2} s | 0.3 s | - |\n\
          | start to ready | {:.2} s | - | 0.67 s |\n\

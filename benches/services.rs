@@ -318,7 +318,7 @@ fn report(all: &[Figures]) -> String {
          Each Service has {PORTS} ports, a security group and a floating IP. Flags and quotas are the defaults (20 calls a second, burst 50). The\n\
          simulator takes {} s to create a load balancer, {} s to change it and {} s to delete it. Nodes are initialized before. Calls of\n\
          authentication are left out, and the seconds end with the last call. A restart counts from its start, and a comparison (the\n\
-         drift check, once an hour by default) from its first call. \"Go\" is the Go program on a real OpenStack.\n\n\
+         drift check, once an hour by default) from its first call. \"Go\" is the Go cloud-controller-manager on a real OpenStack.\n\n\
          | Services | nodes | what | writes | reads | target | Go, calls | seconds | target | processor, s |\n\
          |---:|---:|---|---:|---:|---|---:|---:|---|---:|\n",
         CREATE.as_secs(),

@@ -10,7 +10,7 @@ use std::{collections::BTreeSet, process::ExitCode, sync::Arc, time::Duration};
 use ccm_core::{
     AddressType, BuildContext, Cloud, Freshness, Instance, InstanceQuery, InstanceState, Instances,
     NodeAddress, NodeView, Priority, Result, async_trait,
-    controllers::{ControllerContext, ControllerDef, Needs},
+    controllers::{ControllerContext, ControllerDef, ControllerNames, Needs},
     provider_flags, register_provider,
 };
 use prometheus_client::metrics::gauge::Gauge;
@@ -29,10 +29,12 @@ provider_flags! {
 
 /// A controller of this provider.
 const FIREWALL: ControllerDef = ControllerDef {
-    name: "acme-firewall-controller",
-    aliases: &["acme-firewall"],
-    migration_name: None,
-    client_name: "acme-firewall-controller",
+    names: ControllerNames {
+        name: "acme-firewall-controller",
+        aliases: &["acme-firewall"],
+        migration_name: None,
+        client_name: "acme-firewall-controller",
+    },
     default_on: true,
     needs: |_| {
         Ok(Needs {

@@ -7,25 +7,25 @@ use ccm_core::{
     Cloud,
     client::{ClientMetrics, Fence},
     controllers::{
-        ControllerContext, ControllerDef, ControllerSetup, Informer, Needs, NodeObject, NotStarted,
+        ControllerContext, ControllerNames, ControllerSetup, Informer, Needs, NodeObject, NotStarted,
         ServiceObject,
         events::{self, EventMetrics},
     },
 };
 use futures_util::future::join_all;
 use k8s_openapi::api::core::v1::ObjectReference;
-use kube::Api;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::{
     config::Config,
-    controllers::{self, Framework, node_object},
+    controllers::{self, Controller, Framework, node_object},
     election::{Candidacy, Purpose},
     plan::DryRun,
     reload::Reloader,
     server::{CheckHandle, Shown, watched},
+    watches::Watches,
 };
 
 /// The name of the client that fills the stores.
@@ -115,8 +115,11 @@ pub(crate) async fn run(context: AppContext) -> anyhow::Result<()> {
                 return std::future::pending().await;
             };
             term.candidacy.clone().lead().await;
-            stores.nodes.renew();
-            stores.services.renew();
+            if context.config.election.is_some() {
+                // Another process has written until now.
+                stores.nodes.renew();
+                stores.services.renew();
+            }
             term
         };
         let term = tokio::select! {
@@ -150,6 +153,13 @@ fn follow(context: &AppContext, stores: &Stores, tasks: &mut JoinSet<()>, stop: 
     let synced = context.informer_check.clone();
     synced.set_failing("waiting for the first listing of nodes");
     let (nodes, services) = (Arc::clone(&stores.nodes), stores.needed_services());
+    let mut watches = Watches::default();
+    let followed = Arc::clone(&nodes);
+    watches.add(&context.shown, "watch-nodes", "Node", move || followed.failing_for());
+    if let Some(followed) = services.clone() {
+        watches.add(&context.shown, "watch-services", "Service", move || followed.failing_for());
+    }
+    watches.register(&context.shown);
     let (running, ended) = (Arc::clone(&nodes), stop.clone());
     tasks.spawn(async move { running.run(ended).await });
     if let Some(running) = services.clone() {
@@ -194,9 +204,10 @@ fn start_reloader(context: &AppContext, tasks: &mut JoinSet<()>, stop: &Cancella
     let (stop, dry_run) = (stop.clone(), context.config.dry_run);
     tasks.spawn(async move {
         let events = async {
-            match dry_run {
-                true => events.discard().await,
-                false => events.run().await,
+            if dry_run {
+                events.discard().await;
+            } else {
+                events.run().await;
             }
         };
         // The writer ends with the reloader, whose recorder is the only one.
@@ -212,6 +223,7 @@ fn process_object(config: &Config) -> ObjectReference {
 /// The shared stores, and the set-up of the controllers that use them.
 struct Stores {
     setup: ControllerSetup,
+    framework: Framework,
     needs: Needs,
     nodes: Arc<Informer<NodeObject>>,
     services: Arc<Informer<ServiceObject>>,
@@ -225,25 +237,28 @@ impl Stores {
 }
 
 /// The enabled controllers that this cloud and configuration have work for, and empty stores for what they need.
-fn prepare(context: &AppContext) -> (Vec<&'static ControllerDef>, Stores) {
+fn prepare(context: &AppContext) -> (Vec<Controller>, Stores) {
     let config = &context.config;
     let setup = ControllerSetup {
         cloud: Arc::clone(&context.cloud),
         cluster_name: config.cluster_name.clone(),
         flags: config.flags.clone(),
-        framework: Arc::new(Framework {
-            config: Arc::clone(config),
-            client: context.client.clone(),
-            status: context.shown.status.clone(),
-            process: process_object(config),
-        }),
+    };
+    let framework = Framework {
+        config: Arc::clone(config),
+        client: context.client.clone(),
+        status: context.shown.status.clone(),
+        checks: context.shown.checks.clone(),
+        process: process_object(config),
     };
     let mut all = Needs::default();
     let mut needed = Vec::new();
-    for controller in controllers::all(config.provider).filter(|def| config.controllers.is_enabled(def.name))
-    {
-        let name = controller.name;
-        match (controller.needs)(&setup) {
+    for controller in controllers::all(config.provider) {
+        let name = controller.names().name;
+        if !config.controllers.is_enabled(name) {
+            continue;
+        }
+        match controller.needs(&setup, &framework) {
             Ok(needs) => {
                 all = all.or(needs);
                 needed.push(controller);
@@ -258,9 +273,10 @@ fn prepare(context: &AppContext) -> (Vec<&'static ControllerDef>, Stores) {
     }
     let stores = Stores {
         setup,
+        framework,
         needs: all,
-        nodes: Informer::new(Api::all(context.client.clone()), all),
-        services: Informer::new(Api::all(context.client.clone()), all),
+        nodes: Informer::new(context.client.clone(), all),
+        services: Informer::new(context.client.clone(), all),
     };
     (needed, stores)
 }
@@ -272,23 +288,27 @@ fn prepare(context: &AppContext) -> (Vec<&'static ControllerDef>, Stores) {
 fn start_controllers(
     context: &AppContext,
     term: &Term,
-    controllers: &[&'static ControllerDef],
+    controllers: &[Controller],
     stores: &Stores,
     running: &mut JoinSet<()>,
 ) -> anyhow::Result<JoinHandle<()>> {
     let is_migrated = |name| context.terms.len() > 1 && context.config.controllers.migrated.contains(name);
     let mut writers: BTreeMap<&str, events::Writer> = BTreeMap::new();
     for controller in controllers {
-        let name = controller.name;
+        let &ControllerNames {
+            name, client_name, ..
+        } = controller.names();
         if is_migrated(name) != (term.purpose == Purpose::Migration) {
             continue;
         }
-        let client = term.clients.get(controller.client_name);
-        let client = client.with_context(|| format!("the controller {name} has no client"))?;
+        let client = term
+            .clients
+            .get(client_name)
+            .with_context(|| format!("the controller {name} has no client"))?;
         let events = writers
-            .entry(controller.client_name)
+            .entry(client_name)
             .or_insert_with(|| events::Writer::new(client.clone(), &context.event_metrics));
-        let started = (controller.start)(ControllerContext {
+        let context_of_controller = ControllerContext {
             setup: stores.setup.clone(),
             client: client.clone(),
             nodes: Arc::clone(&stores.nodes),
@@ -298,10 +318,11 @@ fn start_controllers(
             metrics: context.shown.metrics.of_controllers().clone(),
             cloud_metrics: context.cloud_metrics.clone(),
             shutdown: context.shutdown.clone(),
-        });
+        };
+        let started = controller.start(context_of_controller, &stores.framework);
         let run = started.map_err(|error| anyhow!("could not start {name}: {}", error.report()))?;
         let Shown { metrics, checks, .. } = context.shown.clone();
-        let run = metrics.running(controller.short_name(), run);
+        let run = metrics.running(controller.names().short_name(), run);
         running.spawn(watched(checks, name, run));
     }
     Ok(tokio::spawn(async move {

@@ -61,6 +61,8 @@ pub struct Config {
 pub struct ApiServerConfig {
     /// The kubeconfig file.
     pub kubeconfig: Option<PathBuf>,
+    /// The context of the kubeconfig, in place of its current one.
+    pub context: Option<String>,
     /// The server's URL or `host:port`, in place of the kubeconfig's.
     pub master: Option<String>,
     /// The limit on requests; `None` for no limit.
@@ -117,6 +119,9 @@ pub struct LifecycleConfig {
     pub deletion_grace: Option<Duration>,
     /// The least time between the two answers that a node's machine does not exist.
     pub deletion_confirm: Duration,
+    /// For how long a node without a provider ID must be silent, and every answer be that no machine has its name. No flag
+    /// sets it.
+    pub unresolved_confirm: Duration,
     /// If the machines of more than this share of the nodes (0 to 1), and of more than three, seem missing, nodes are deleted
     /// slowly.
     pub deletion_share: f64,
@@ -125,12 +130,13 @@ pub struct LifecycleConfig {
 impl LifecycleConfig {
     /// The least default of [`Self::deletion_grace`].
     pub const DELETION_GRACE: Duration = Duration::from_secs(120);
+    /// [`Self::unresolved_confirm`].
+    pub const UNRESOLVED_CONFIRM: Duration = Duration::from_secs(600);
 
     /// [`Self::deletion_grace`]. The default is raised to the time that the cloud needs.
     #[must_use]
     pub fn grace(&self, cloud: &dyn Cloud) -> Duration {
-        let default = || Self::DELETION_GRACE.max(cloud.deletion_grace());
-        self.deletion_grace.unwrap_or_else(default)
+        self.deletion_grace.unwrap_or_else(|| Self::DELETION_GRACE.max(cloud.deletion_grace()))
     }
 }
 

@@ -47,13 +47,13 @@ use tracing::{Instrument, info_span};
 
 use crate::{
     config::ElectionConfig,
-    server::{Checks, Kind, Shown},
+    server::{CheckKind, Checks, Shown},
 };
 use api::ApiServer;
 use elector::Elector;
 pub(crate) use elector::Leader;
 use metrics::LeaseMetrics;
-use state::State;
+use state::ElectionState;
 
 /// Source of the election's events.
 const COMPONENT: &str = "cloud-controller-manager";
@@ -189,16 +189,18 @@ impl Election {
         let longest = config.lease_duration + STUCK;
         let seen = leader.clone();
         let check = purpose.check();
-        contest.checks.register_probe(check, Kind::Live, move || match seen.borrow().renewed() {
-            Some(at) if at.elapsed() > longest => {
-                Err("the lease has expired, and the process still leads".to_owned())
-            }
-            _ => Ok(()),
-        });
+        contest
+            .checks
+            .register_probe(check, CheckKind::Live, move || match seen.borrow().renewed() {
+                Some(at) if at.elapsed() > longest => {
+                    Err("the lease has expired, and the process still leads".to_owned())
+                }
+                _ => Ok(()),
+            });
         let writer = events::Writer::new(contest.client.clone(), contest.event_metrics);
         let elector = Elector::new(
             ApiServer::new(contest.client.clone(), &config.namespace, name, writer.recorder(COMPONENT)),
-            State::new(config, &contest.identity, name),
+            ElectionState::new(config, &contest.identity, name),
             fence.clone(),
             contest.metrics.of(name),
             sender,

@@ -44,9 +44,77 @@ pub(crate) fn process_object(
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    #![allow(clippy::unwrap_used)]
+
+    use std::{sync::Arc, time::Duration};
+
+    use ccm_core::controllers::{
+        EventType,
+        events::{EventMetrics, Writer},
+    };
+    use parking_lot::Mutex;
+    use serde_json::Value;
 
     use super::*;
+    use crate::api::answering;
+
+    /// Publishes 1,000 equal events and then a Warning. Returns the reasons in the order of the requests.
+    async fn posted(objects: usize) -> (Vec<String>, String) {
+        let posted: Arc<Mutex<Vec<String>>> = Arc::default();
+        let reasons = Arc::clone(&posted);
+        let client = answering::client(move |request| {
+            let reasons = Arc::clone(&reasons);
+            async move {
+                assert_eq!(request.method(), http::Method::POST);
+                let body = request.into_body().collect_bytes().await.unwrap();
+                let event: Value = serde_json::from_slice(&body).unwrap();
+                reasons.lock().push(event["reason"].as_str().unwrap().to_owned());
+                (201, event)
+            }
+        });
+        let mut registry = prometheus_client::registry::Registry::default();
+        let writer = Writer::new(client, &EventMetrics::register(&mut registry));
+        let recorder = writer.recorder(COMPONENT);
+        let service = |number| {
+            let name = format!("web-{number}");
+            reference("v1", "Service", Some("shop".to_owned()), name, None)
+        };
+        for event in 0..1000 {
+            let text = "Updated load balancer with new hosts";
+            let object = service(event % objects);
+            recorder.publish(object, EventType::Normal, "UpdatedLoadBalancer", text);
+        }
+        let text = "Error syncing load balancer: it is down";
+        recorder.publish(service(0), EventType::Warning, "SyncLoadBalancerFailed", text);
+        drop(recorder);
+        writer.run().await;
+        let mut metrics = String::new();
+        prometheus_client::encoding::text::encode(&mut metrics, &registry).unwrap();
+        let posted = posted.lock().clone();
+        (posted, metrics)
+    }
+
+    #[tokio::test]
+    async fn equal_events_are_limited_and_a_warning_after_them_arrives() {
+        let (posted, metrics) = posted(1).await;
+        let warnings = posted.iter().filter(|reason| *reason == "SyncLoadBalancerFailed");
+        assert_eq!((posted.len(), warnings.count()), (26, 1));
+        for count in [
+            "ccm_events_total{result=\"suppressed\"} 975",
+            "ccm_events_total{result=\"written\"} 26",
+        ] {
+            assert!(metrics.contains(count), "{count}: {metrics}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_warning_is_written_before_events_that_wait() {
+        let (posted, _) = posted(100).await;
+        assert_eq!(posted.len(), 1001);
+        // So many are written at the same time.
+        let first = posted.iter().take(16);
+        assert!(first.into_iter().any(|reason| reason == "SyncLoadBalancerFailed"));
+    }
 
     #[test]
     fn events_are_about_the_pod_or_the_lease() {

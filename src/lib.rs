@@ -45,6 +45,7 @@ pub mod providers;
 mod reload;
 mod server;
 mod validate;
+mod watches;
 
 /// The commit of this build. Only builds of images and releases set it.
 pub(crate) const COMMIT: Option<&str> = option_env!("CCM_COMMIT");

@@ -91,9 +91,10 @@ impl<S> Filter<S> for Verbosity {
     }
 
     fn callsite_enabled(&self, metadata: &'static Metadata<'static>) -> Interest {
-        match self.allows(metadata) {
-            true => Interest::always(),
-            false => Interest::never(),
+        if self.allows(metadata) {
+            Interest::always()
+        } else {
+            Interest::never()
         }
     }
 }
@@ -105,9 +106,10 @@ fn crate_of(target: &str) -> &str {
 /// A pattern without `::` matches the last part of a module's path. `/` is `::`, as in the paths of files.
 fn matches(pattern: &str, target: &str) -> bool {
     let pattern = pattern.replace('/', "::");
-    let name = match pattern.contains("::") {
-        true => target,
-        false => target.rsplit("::").next().unwrap_or(target),
+    let name = if pattern.contains("::") {
+        target
+    } else {
+        target.rsplit("::").next().unwrap_or(target)
     };
     glob(pattern.as_bytes(), name.as_bytes())
 }
@@ -121,8 +123,7 @@ fn glob(pattern: &[u8], text: &[u8]) -> bool {
             let shortest = fits.iter().position(|fits| *fits).unwrap_or(fits.len());
             (0..fits.len()).map(|length| length >= shortest).collect()
         } else {
-            let next = fits.iter().zip(text);
-            let next = next.map(|(fits, byte)| *fits && (*sign == b'?' || sign == byte));
+            let next = fits.iter().zip(text).map(|(fits, byte)| *fits && (*sign == b'?' || sign == byte));
             std::iter::once(false).chain(next).collect()
         };
     }

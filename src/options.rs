@@ -12,6 +12,7 @@ mod flags;
 mod gates;
 mod generic;
 mod global;
+mod help;
 mod logging;
 mod migration;
 mod serving;
@@ -32,7 +33,7 @@ pub use crate::config::{
 };
 pub use subcommands::{PlanRequest, ValidateRequest};
 
-pub use crate::validate::Manifests;
+pub use crate::validate::{CloudAccess, Manifests};
 
 use crate::providers;
 use arguments::{Arguments, Subcommand};
@@ -63,32 +64,14 @@ pub enum Request {
     Print(String),
 }
 
-const ABOUT: &str = "Connects a Kubernetes cluster to its cloud: sets addresses, provider ID, zone, region and type of new nodes and \
-     keeps them up to date, and reconciles the load balancers of Services of type LoadBalancer.";
-
-const USAGE: &str = "cloud-controller-manager --cloud-provider <NAME> [--cloud-config <FILE>] [FLAGS]\n       \
-     cloud-controller-manager plan [--service <NAMESPACE/NAME>] [-o text|json] [FLAGS]\n       \
-     cloud-controller-manager validate [--services <FILE>|-] [--strict] [-o text|json] [FLAGS]";
-
-/// No line of it is longer than 98 characters, or clap would break it on an ordinary terminal.
-const AFTER_HELP: &str = include_str!("options/help.txt");
-
 /// The definition of all flags of a binary with these providers.
 #[must_use]
 pub fn command(providers: &[&'static Provider]) -> clap::Command {
-    let mut command = clap::Command::new("cloud-controller-manager")
-        .about(ABOUT)
-        .override_usage(USAGE)
-        .after_help(AFTER_HELP)
-        // Our own forms of these, as Go has them.
-        .disable_version_flag(true)
-        .disable_help_flag(true)
-        .max_term_width(100)
-        .args(flags::ALL.iter().map(flags::Flag::arg));
+    let mut command =
+        help::page(help::ABOUT, help::USAGE, help::AFTER_HELP).args(flags::ALL.iter().map(flags::Flag::arg));
     for flag in providers.iter().flat_map(|provider| provider.flags) {
-        let is_known = |known: &Arg| known.get_id() == flag.name;
         // Several providers may have a flag, and the framework accepts some.
-        if !command.get_arguments().any(is_known) {
+        if !command.get_arguments().any(|known| known.get_id() == flag.name) {
             let section = format!("Provider {}", defining(flag.name, providers).join(", "));
             command = command.arg(flags::arg(flag, section, flag.help.to_owned()));
         }
@@ -120,8 +103,7 @@ pub fn without_taken_flags(providers: Vec<&'static Provider>) -> Result<Vec<&'st
 
 /// The names of the providers that define this flag.
 fn defining(flag: &str, providers: &[&'static Provider]) -> Vec<&'static str> {
-    let defines = |provider: &&&Provider| provider.flags.iter().any(|known| known.name == flag);
-    let defining = providers.iter().filter(defines);
+    let defining = providers.iter().filter(|provider| provider.flags.iter().any(|known| known.name == flag));
     defining.map(|provider| provider.name).collect()
 }
 
@@ -155,10 +137,15 @@ pub(crate) fn parse_with(
         given,
         help_requested,
         subcommand,
+        has_unknown_words,
         mut errors,
     } = arguments::read(&command, words);
-    if help_requested {
-        return Ok(Request::Print(help(command)));
+    if let Some(form) = help_requested {
+        return Ok(Request::Print(help::text(command, subcommand, form)));
+    }
+    if has_unknown_words && given.is_empty() {
+        // Not a run: missing flags are no problem of a wrong subcommand.
+        return Err(errors);
     }
     // Gives its default to each flag.
     command.build();
@@ -176,17 +163,21 @@ pub(crate) fn parse_with(
     }
     let output = subcommands::output(subcommand, &mut reader);
     let service = subcommands::service(subcommand, &mut reader);
-    let (manifests, strict) = subcommands::manifests(subcommand, &mut reader);
+    let context = subcommands::context(subcommand, &mut reader);
+    let validation = subcommands::validation(subcommand, &mut reader);
     let config = complete(given.into_iter().collect(), shown, implied, providers, &mut reader);
     errors.append(&mut reader.errors);
-    let config = match config {
+    let mut config = match config {
         Some(config) if errors.is_empty() => config,
         config => {
-            let more = config.as_ref().map(more).unwrap_or_default();
+            // After a wrong subcommand, problems of the files that a run needs would mislead.
+            let config = config.as_ref().filter(|_| !has_unknown_words);
+            let more = config.map(more).unwrap_or_default();
             errors.extend(more.into_iter().map(OptionError));
             return Err(errors);
         }
     };
+    config.api_server.context = context;
     Ok(match subcommand {
         None => Request::Run(Box::new(config)),
         Some(Subcommand::Plan) => Request::Plan(Box::new(PlanRequest {
@@ -196,24 +187,21 @@ pub(crate) fn parse_with(
         })),
         Some(Subcommand::Validate) => Request::Validate(Box::new(ValidateRequest {
             config,
-            manifests,
-            strict,
+            manifests: validation.manifests,
+            strict: validation.strict,
+            cloud: validation.cloud,
             output,
         })),
     })
 }
 
-fn help(mut command: clap::Command) -> String {
-    // clap leaves blanks at the ends of some lines.
-    let help = command.render_long_help().to_string();
-    let lines = help.lines();
-    lines.map(|line| format!("{}\n", line.trim_end())).collect()
-}
-
 /// The name of a flag and its default, if it has one.
 fn default(flag: &Arg) -> Option<(String, Vec<String>)> {
-    let values = flag.get_default_values().iter();
-    let values: Vec<_> = values.map(|value| value.to_string_lossy().into_owned()).collect();
+    let values: Vec<_> = flag
+        .get_default_values()
+        .iter()
+        .map(|value| value.to_string_lossy().into_owned())
+        .collect();
     (!values.is_empty()).then(|| (flag.get_id().to_string(), values))
 }
 

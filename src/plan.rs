@@ -72,8 +72,7 @@ pub(crate) async fn plan(
                 ownership_tag: &cluster.ownership_tag,
                 delete_orphans: config.service.orphans.delete,
             };
-            let only = only.map(|(namespace, name)| planned.find(namespace, name));
-            let only = only.transpose()?;
+            let only = only.map(|(namespace, name)| planned.find(namespace, name)).transpose()?;
             service::plan(&planned, balancers, only.as_ref(), ask, &mut plan).await;
         }
         (None, Some(_)) if with_services => {
@@ -97,7 +96,7 @@ pub(crate) async fn plan(
 /// The outcome of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Verdict {
+pub(crate) enum PlanVerdict {
     /// Everything is as desired.
     Nothing,
     /// There is something to do.
@@ -108,7 +107,7 @@ pub(crate) enum Verdict {
     Incomplete,
 }
 
-impl Verdict {
+impl PlanVerdict {
     /// The exit code of `plan`.
     pub(crate) fn exit_code(self) -> u8 {
         match self {
@@ -151,15 +150,15 @@ impl Summary {
         summary
     }
 
-    pub(crate) fn verdict(&self) -> Verdict {
+    pub(crate) fn verdict(&self) -> PlanVerdict {
         if self.problems > 0 {
-            Verdict::Incomplete
+            PlanVerdict::Incomplete
         } else if self.create + self.change + self.delete > 0 {
-            Verdict::Changes
+            PlanVerdict::Changes
         } else if self.blocked > 0 {
-            Verdict::Blocked
+            PlanVerdict::Blocked
         } else {
-            Verdict::Nothing
+            PlanVerdict::Nothing
         }
     }
 }

@@ -18,7 +18,7 @@ use anyhow::{Context, anyhow, ensure};
 use ccm_core::{
     BuildContext, Environment,
     client::{ClientMetrics, Fence, Fences},
-    controllers::{ControllerDef, events::EventMetrics},
+    controllers::events::EventMetrics,
     plan::PlanMetrics,
 };
 use tokio::{
@@ -38,7 +38,7 @@ use crate::{
     logging,
     options::{self, Request},
     providers,
-    server::{CheckHandle, Checks, ConfigPages, Kind, Metrics, Server, Shown, Status},
+    server::{CheckHandle, CheckKind, Checks, ConfigPages, Metrics, Server, Shown, Status},
 };
 use leases::Leases;
 
@@ -132,7 +132,7 @@ fn in_runtime<T>(logging: &LoggingConfig, work: impl Future<Output = anyhow::Res
                 error!(error = problem, "Cannot start");
             }
         }
-        None => error!(error = format!("{error:#}"), "Stopped by an error"),
+        None => error!(error = format!("{error:#}"), "Exiting because of an error"),
     };
     outcome.inspect_err(log).ok()
 }
@@ -168,7 +168,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
 
     let names: Vec<_> = providers::registered().map_err(|message| anyhow!(message))?;
     let names: Vec<_> = names.iter().map(|provider| provider.name).collect();
-    let controllers = controllers::all(config.provider).map(ControllerDef::short_name);
+    let controllers = controllers::all(config.provider).map(|controller| controller.names().short_name());
     let metrics = Metrics::new(&config.version, &names, controllers);
     let checks = Checks::default();
     // In the order in which they succeed.
@@ -186,7 +186,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         metrics.with(PlanMetrics::register),
     );
     let cloud_calls = context.metrics.clone();
-    checks.register_probe("cloud-reachable", Kind::Shown, move || {
+    checks.register_probe("cloud-reachable", CheckKind::Shown, move || {
         cloud_calls.unreachable().map_or(Ok(()), Err)
     });
     let shown = Shown {
@@ -197,16 +197,17 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
     };
     let mut problems = config_problems(&config, &context);
     let requests = shown.metrics.with(ApiRequests::register);
-    let api_server = ApiServer::load(&config.api_server, &config.version, &requests).await;
-    let api_server = api_server.map_err(|problem| problems.push(problem)).ok();
+    let api_server = ApiServer::load(&config.api_server, &config.version, &requests)
+        .await
+        .map_err(|problem| problems.push(problem))
+        .ok();
     let server = match &config.serving {
         Some(serving) => {
             let reviewers = match &api_server {
                 Some(api_server) => reviewers::load(&serving.access, api_server, &mut problems).await,
                 None => None,
             };
-            let bound = Server::bind(serving, shown.clone());
-            let bound = bound.map_err(|more| problems.extend(more)).ok();
+            let bound = Server::bind(serving, shown.clone()).map_err(|more| problems.extend(more)).ok();
             bound.zip(reviewers)
         }
         None => None,

@@ -5,7 +5,7 @@
 
 use std::{ffi::OsStr, path::Path};
 
-use ccm_core::{Provider, controllers::ControllerDef, registry};
+use ccm_core::{Provider, registry};
 
 use crate::controllers::FRAMEWORK;
 
@@ -33,12 +33,11 @@ macro_rules! clouds {
 
 clouds! {
     "aws" => ccm_provider_aws as aws;
+    "azure" => ccm_provider_azure as azure;
     "digitalocean" => ccm_provider_digitalocean as digitalocean;
+    "gce" => ccm_provider_gce as gce;
     "openstack" => ccm_provider_openstack as openstack;
 }
-
-/// The planned clouds. No feature exists for them yet.
-pub const PLANNED: &[&str] = &["azure", "gce"];
 
 /// All providers linked into this binary, sorted by name.
 ///
@@ -61,10 +60,11 @@ fn without_duplicates(providers: Vec<&'static Provider>) -> Result<Vec<&'static 
         ));
     }
     for provider in &providers {
-        let taken = |name: &str| FRAMEWORK.iter().any(|def| def.is_called(name));
         let controllers = provider.controllers.iter();
-        let mut names = controllers.flat_map(ControllerDef::migration_names);
-        if let Some(name) = names.find(|name| taken(name)) {
+        let mut names = controllers.flat_map(|controller| controller.names.migration_names());
+        if let Some(name) =
+            names.find(|name| FRAMEWORK.iter().any(|controller| controller.names.is_called(name)))
+        {
             return Err(format!(
                 "the cloud provider {} defines {name:?}, which belongs to the framework; choose another name",
                 provider.name
@@ -86,13 +86,14 @@ pub(crate) fn none_compiled_in() -> String {
 /// The provider of a program that is started without `--cloud-provider`: the one in the program's own name, as the former
 /// cloud controllers are called (`openstack-cloud-controller-manager`), else the only one compiled in.
 pub(crate) fn implied(program: &OsStr, compiled_in: &[&'static Provider]) -> Option<&'static str> {
-    let name = Path::new(program).file_name();
-    let name = name.and_then(OsStr::to_str).unwrap_or_default();
-    let named = |provider: &&&'static Provider| name.split(['-', '_', '.']).any(|word| word == provider.name);
-    let found = compiled_in.iter().find(named).or(match compiled_in {
-        [only] => Some(only),
-        _ => None,
-    });
+    let name = Path::new(program).file_name().and_then(OsStr::to_str).unwrap_or_default();
+    let found = compiled_in
+        .iter()
+        .find(|provider| name.split(['-', '_', '.']).any(|word| word == provider.name))
+        .or(match compiled_in {
+            [only] => Some(only),
+            _ => None,
+        });
     found.map(|provider| provider.name)
 }
 
@@ -117,9 +118,6 @@ pub(crate) fn find<'a>(name: &str, compiled_in: &[&'a Provider]) -> Result<&'a P
             "--cloud-provider: {name:?} is not compiled into this binary ({here}); build it with --features {name}"
         ));
     }
-    if PLANNED.contains(&name) {
-        return Err(format!("--cloud-provider: {name:?} is not supported by this version yet ({here})"));
-    }
     let known = names.iter().chain(FEATURES).copied();
     let hint = match ccm_core::config::suggest::nearest(name, known) {
         Some(near) => format!("; did you mean {near:?}?"),
@@ -132,9 +130,13 @@ pub(crate) fn find<'a>(name: &str, compiled_in: &[&'a Provider]) -> Result<&'a P
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-    use ccm_core::BuildFuture;
+    use ccm_core::{
+        BuildFuture,
+        controllers::{ControllerDef, Needs},
+    };
 
     use super::*;
+    use crate::controllers::lifecycle;
 
     fn provider(name: &'static str) -> &'static Provider {
         let build = |_| -> BuildFuture {
@@ -152,8 +154,14 @@ mod tests {
 
     #[test]
     fn names_of_the_framework_are_taken() {
+        const SAME: ControllerDef = ControllerDef {
+            names: lifecycle::CONTROLLER.names,
+            default_on: true,
+            needs: |_| Ok(Needs::default()),
+            start: |_| Ok(Box::pin(async {})),
+        };
         let controllers = Provider {
-            controllers: &FRAMEWORK[1..2],
+            controllers: &[SAME],
             ..*provider("acme")
         };
         let error = without_duplicates(vec![Box::leak(Box::new(controllers))]).unwrap_err();
@@ -169,7 +177,6 @@ mod tests {
                 "openstack",
                 "is not compiled into this binary (compiled in: acme); build it with --features openstack",
             ),
-            ("gce", "\"gce\" is not supported by this version yet (compiled in: acme)"),
             ("acne", "no cloud provider \"acne\" (compiled in: acme); did you mean \"acme\"?"),
             ("somewhere-else", "no cloud provider \"somewhere-else\" (compiled in: acme)"),
         ];

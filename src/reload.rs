@@ -62,14 +62,14 @@ pub(crate) struct Reloader {
     files: WatchedFiles,
     /// The content that was compared last. `None` before the first time.
     seen: Option<Contents>,
-    failure: Option<Failure>,
+    failure: Option<ReloadFailure>,
     /// The keys that wait for a restart.
     restart_needed: BTreeSet<String>,
 }
 
 /// A config that is not in use.
 #[derive(Debug)]
-struct Failure {
+struct ReloadFailure {
     reason: &'static str,
     /// Failures of this content in a row.
     count: u32,
@@ -192,7 +192,7 @@ impl Reloader {
         let before = self.failure.take().filter(|_| !changed);
         let count = before.as_ref().map_or(1, |before| before.count + 1);
         let wait = BACKOFF.delay(count);
-        self.failure = Some(Failure {
+        self.failure = Some(ReloadFailure {
             reason,
             count,
             again_at: Instant::now() + wait,

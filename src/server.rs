@@ -42,8 +42,8 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{debug, info};
 
 pub(crate) use access::Reviewers;
-pub(crate) use beat::watched;
-pub(crate) use health::{CheckHandle, Checks, Kind};
+pub(crate) use beat::{Turns, Workers, watched};
+pub(crate) use health::{CheckHandle, CheckKind, Checks};
 pub(crate) use metrics::Metrics;
 pub(crate) use pages::ConfigPages;
 pub(crate) use status::Status;

@@ -40,6 +40,9 @@ pub(crate) use self::{json::render as as_json, text::render as as_text};
 
 /// The limit of authentication at a cloud without a checker.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
+/// What is left out with `--offline`.
+const OFFLINE: &str =
+    "The cloud, with credentials, rights, IDs and quotas: --offline sends no request to it.";
 /// Larger files are not manifests.
 const MAX_BYTES: u64 = 64 << 20;
 
@@ -50,6 +53,15 @@ pub enum Manifests {
     File(PathBuf),
     /// Standard input.
     Stdin,
+}
+
+/// Whether the checks send requests to the cloud.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CloudAccess {
+    /// They do.
+    Online,
+    /// They do not: the cloud is not checked, and counts as one that supports everything.
+    Offline,
 }
 
 /// The name in messages.
@@ -101,18 +113,18 @@ enum Source {
 /// The result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Verdict {
+pub(crate) enum ValidationVerdict {
     /// Nothing is wrong.
     Fine,
     /// Only warnings.
     Warnings,
-    /// Something will not work.
+    /// Something will not work. There may be checks that were not possible.
     Errors,
-    /// Some check was not possible.
+    /// Some check was not possible, and the others found no error.
     Incomplete,
 }
 
-impl Verdict {
+impl ValidationVerdict {
     /// As those of `plan`, where 2 also requests an action of the user. `strict`: so do warnings.
     pub(crate) fn exit_code(self, strict: bool) -> u8 {
         match self {
@@ -125,12 +137,13 @@ impl Verdict {
 }
 
 impl Report {
-    pub(crate) fn verdict(&self) -> Verdict {
+    pub(crate) fn verdict(&self) -> ValidationVerdict {
         match (self.count(Severity::Unknown), self.count(Severity::Error), self.count(Severity::Warning)) {
-            (0, 0, 0) => Verdict::Fine,
-            (0, 0, _) => Verdict::Warnings,
-            (0, ..) => Verdict::Errors,
-            _ => Verdict::Incomplete,
+            (0, 0, 0) => ValidationVerdict::Fine,
+            (0, 0, _) => ValidationVerdict::Warnings,
+            // A pipeline that cannot reach the cloud must see the errors, too.
+            (_, 1.., _) => ValidationVerdict::Errors,
+            _ => ValidationVerdict::Incomplete,
         }
     }
 
@@ -179,15 +192,20 @@ impl Report {
 }
 
 /// Checks config, cloud and manifests.
-pub(crate) async fn check(provider: &Provider, context: BuildContext, sources: &[Manifests]) -> Report {
+pub(crate) async fn check(
+    provider: &Provider,
+    context: BuildContext,
+    sources: &[Manifests],
+    access: CloudAccess,
+) -> Report {
     let mut report = Report {
         provider: provider.name,
         ..Report::default()
     };
     let checker = match provider.checker {
-        Some(checker) => with_checker(checker(&context), &mut report).await,
+        Some(checker) => with_checker(checker(&context), access, &mut report).await,
         None => {
-            without_checker(provider, context, &mut report).await;
+            without_checker(provider, context, access, &mut report).await;
             None
         }
     };
@@ -236,6 +254,7 @@ pub(crate) async fn check(provider: &Provider, context: BuildContext, sources: &
 
 async fn with_checker(
     checker: Result<Box<dyn Checker>, Vec<Finding>>,
+    access: CloudAccess,
     report: &mut Report,
 ) -> Option<Box<dyn Checker>> {
     let checker = match checker {
@@ -247,6 +266,10 @@ async fn with_checker(
         }
     };
     report.add(Source::Config, checker.config());
+    if access == CloudAccess::Offline {
+        report.leave_out(OFFLINE);
+        return Some(checker);
+    }
     let cloud = checker.cloud().await;
     report.scope = cloud.scope;
     report.passed = cloud.passed;
@@ -259,12 +282,21 @@ async fn with_checker(
 }
 
 /// Checks a provider without a checker: its config is read, and it connects.
-async fn without_checker(provider: &Provider, context: BuildContext, report: &mut Report) {
+async fn without_checker(
+    provider: &Provider,
+    context: BuildContext,
+    access: CloudAccess,
+    report: &mut Report,
+) {
     if let Err(error) = (provider.validate)(&context) {
         let lines = error.message().lines();
         let all = lines.map(|line| Finding::new(Severity::Error, "config", line));
         report.add(Source::Config, all);
         report.leave_out("The cloud: the config must be correct first.");
+        return;
+    }
+    if access == CloudAccess::Offline {
+        report.leave_out(OFFLINE);
         return;
     }
     match timeout(CONNECT_TIMEOUT, (provider.build)(context)).await {

@@ -235,6 +235,13 @@ fn each_overlay_has_the_objects_of_its_name() {
         let pods = &only(&hosted, "Deployment")["spec"]["template"]["spec"];
         assert_eq!(pods["automountServiceAccountToken"], false);
         assert_eq!(pods["hostNetwork"], Value::Null);
+        // The replicas are spread, by labels that they have.
+        let spread = &pods["topologySpreadConstraints"][0];
+        assert_eq!(spread["topologyKey"], "kubernetes.io/hostname");
+        let labels = &only(&hosted, "Deployment")["spec"]["template"]["metadata"]["labels"];
+        for (key, value) in spread["labelSelector"]["matchLabels"].as_object().unwrap() {
+            assert_eq!(labels[key], *value);
+        }
         let container = &pods["containers"][0];
         let mounts = container["volumeMounts"].as_array().unwrap();
         let mounted = mounts.last().unwrap()["mountPath"].as_str().unwrap();

@@ -20,7 +20,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 #[test]
 fn a_binary_with_its_own_provider_lists_exactly_that() {
-    let output = binaries::out_of_tree().arg("--list-providers").output().unwrap();
+    let output = binaries::example("out_of_tree").arg("--list-providers").output().unwrap();
     assert!(output.status.success());
     let text = String::from_utf8(output.stdout).unwrap();
     let names: Vec<_> = text.lines().filter_map(|line| line.split_whitespace().next()).collect();
@@ -34,7 +34,7 @@ fn a_binary_with_its_own_provider_lists_exactly_that() {
 
 #[test]
 fn it_has_the_flags_of_every_provider() {
-    let output = binaries::out_of_tree()
+    let output = binaries::example("out_of_tree")
         .args(["--cloud-provider=acne", "--secure-port=x"])
         .output()
         .unwrap();
@@ -44,7 +44,7 @@ fn it_has_the_flags_of_every_provider() {
 }
 
 fn acme(more: &[&str]) -> Output {
-    let mut command = binaries::out_of_tree();
+    let mut command = binaries::example("out_of_tree");
     command.arg("--cloud-provider=acme").args(more).output().unwrap()
 }
 
@@ -84,7 +84,7 @@ fn wrong_values_of_its_flag_and_misspelled_controllers_are_reported_with_all_pro
 #[test]
 fn without_the_provider_its_flag_and_its_controller_are_errors_that_name_it() {
     for other in ccm_core::registry::all() {
-        let output = binaries::out_of_tree()
+        let output = binaries::example("out_of_tree")
             .arg(format!("--cloud-provider={}", other.name))
             .args(["--acme-firewall-delay=1s", "--controllers=-acme-firewall"])
             .output()
@@ -101,7 +101,7 @@ fn without_the_provider_its_flag_and_its_controller_are_errors_that_name_it() {
 
 /// Starts the program on a control plane with a node and a NodePort Service.
 async fn with_a_service(flags: &[&str]) -> (Stage, Ccm) {
-    let stage = Stage::set(binaries::out_of_tree().get_program()).await.unwrap();
+    let stage = Stage::set(binaries::example("out_of_tree").get_program()).await.unwrap();
     let client = stage.control_plane.client().await.unwrap();
     nodes::register(&client, &[NodeSpec::new("node-1")]).await.unwrap();
     let service = json!({

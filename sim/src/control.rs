@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use http::StatusCode;
@@ -55,6 +56,17 @@ impl Behavior {
     /// Sets how long every answer takes. For the requests of one service or operation, see [`Action::Delay`].
     pub fn set_latency(&self, latency: Duration) {
         *self.traffic.latency.lock() = latency;
+    }
+
+    /// Sets whether listings have a different order each time, as services without a documented order have.
+    pub fn set_any_order(&self, any_order: bool) {
+        self.traffic.any_order.store(any_order, Ordering::Relaxed);
+    }
+
+    /// The limits and refusals of the real service, as faults that always fire.
+    #[must_use]
+    pub fn refusals(&self) -> Vec<Fault> {
+        self.cloud.refusals()
     }
 
     /// Adds a fault and returns its number. A stale read answers from the current state.

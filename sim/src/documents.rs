@@ -29,7 +29,7 @@ pub(crate) use store::{Document, Effect, Store};
 use crate::clock::Clock;
 use crate::control::{self, Behavior, body, done, ok};
 use crate::error::{Error, Result};
-use crate::faults::Snapshot;
+use crate::faults::{self, Snapshot};
 use crate::http::{Reply, Request, segments};
 use crate::quota::Level;
 use crate::server::{Cloud, Server, Target, Traffic, bind};
@@ -82,6 +82,8 @@ pub(crate) trait Rules: Send + Sync + 'static {
     fn headers(&self, rate: Option<Level>, now: Timestamp) -> Vec<(&'static str, String)>;
     /// Completes the fields of a new document and returns its ID.
     fn complete(&self, collection: &str, fields: &mut Map<String, Value>, fresh: &Fresh<'_>) -> String;
+    /// How the service words its limits and refusals: each is a fault.
+    fn refusals(&self) -> Vec<faults::Fault>;
     /// Carries out an operation; `None` if the simulator does not have it.
     fn run(&self, operation: &str, call: &mut Call<'_>) -> Option<Outcome>;
 }
@@ -168,8 +170,10 @@ impl Call<'_> {
                 self.body.is_null() || self.body.get(field).and_then(Value::as_str) == Some(&revision)
             }
         };
-        let fault = || Fault::new(StatusCode::PRECONDITION_FAILED, "The resource was changed meanwhile.");
-        matches.then_some(found).ok_or_else(fault)
+        if !matches {
+            return Err(Fault::new(StatusCode::PRECONDITION_FAILED, "The resource was changed meanwhile."));
+        }
+        Ok(found)
     }
 
     /// Creates a document from fields that the cloud's rules complete, and returns its ID.
@@ -186,6 +190,12 @@ impl Call<'_> {
             return Err(Fault::new(StatusCode::UNPROCESSABLE_ENTITY, message));
         }
         Ok(self.cloud.insert(self.store, collection, fields))
+    }
+
+    /// Whether requests are limited.
+    pub(crate) fn has_quota(&self) -> bool {
+        let (traffic, rules) = (&self.cloud.traffic, &self.cloud.rules);
+        traffic.quotas.level(rules.service(), traffic.clock.elapsed()).is_some()
     }
 
     /// A document as the API shows it, with its revision.
@@ -211,13 +221,15 @@ impl Call<'_> {
                 let size = number("per_page").unwrap_or(default).max(1);
                 let page = number("page").unwrap_or(1).max(1);
                 let last = found.len().div_ceil(size).max(1);
-                let others = [("first", 1, page > 1), ("prev", page - 1, page > 1)]
-                    .into_iter()
-                    .chain([("next", page + 1, page < last), ("last", last, page < last)]);
-                let links: Map<String, Value> = others
-                    .filter(|(.., exists)| *exists)
-                    .map(|(name, page, _)| (name.to_owned(), json!(self.link(page, size))))
-                    .collect();
+                let mut links = Map::new();
+                if page > 1 {
+                    links.insert("first".to_owned(), json!(self.link(1, size)));
+                    links.insert("prev".to_owned(), json!(self.link(page - 1, size)));
+                }
+                if page < last {
+                    links.insert("next".to_owned(), json!(self.link(page + 1, size)));
+                    links.insert("last".to_owned(), json!(self.link(last, size)));
+                }
                 json!({
                     collection: shown((page - 1).saturating_mul(size), size),
                     "links": if links.is_empty() { json!({}) } else { json!({ "pages": links }) },
@@ -233,8 +245,8 @@ impl Call<'_> {
                 let size = number(size).unwrap_or(default).max(1);
                 let start = number(token).unwrap_or_default();
                 let mut page = json!({ collection: shown(start, size) });
-                if let Some(fields) = page.as_object_mut().filter(|_| start + size < found.len()) {
-                    fields.insert(next.to_owned(), json!((start + size).to_string()));
+                if start + size < found.len() {
+                    page[next] = json!((start + size).to_string());
                 }
                 page
             }
@@ -242,8 +254,11 @@ impl Call<'_> {
     }
 
     fn link(&self, page: usize, size: usize) -> String {
-        let kept = self.request.params.iter();
-        let kept = kept.filter(|(name, _)| !matches!(name.as_str(), "page" | "per_page"));
+        let kept = self
+            .request
+            .params
+            .iter()
+            .filter(|(name, _)| !matches!(name.as_str(), "page" | "per_page"));
         let query = url::form_urlencoded::Serializer::new(String::new())
             .extend_pairs(kept)
             .append_pair("page", &page.to_string())
@@ -301,10 +316,11 @@ impl Documents {
                 "The description has no such operation.",
             ));
         };
-        let body = match request.body.is_empty() {
-            true => Value::Null,
-            false => serde_json::from_slice(&request.body)
-                .map_err(|error| Fault::new(StatusCode::BAD_REQUEST, error.to_string()))?,
+        let body = if request.body.is_empty() {
+            Value::Null
+        } else {
+            serde_json::from_slice(&request.body)
+                .map_err(|error| Fault::new(StatusCode::BAD_REQUEST, error.to_string()))?
         };
         self.description
             .check_request(operation, &target.rest, &request.params, &body)
@@ -321,10 +337,9 @@ impl Documents {
             self.rules.run(target.op, &mut call)
         };
         // Writes change the current state, even if reads use an older one.
-        let frozen = snapshot.and_then(|snapshot| snapshot.downcast_ref::<Store>());
-        let outcome = match frozen.filter(|_| request.method == http::Method::GET) {
-            Some(frozen) => run(&mut frozen.clone()),
-            None => self.with_store(run),
+        let outcome = match snapshot.and_then(|snapshot| snapshot.downcast_ref::<Store>()) {
+            Some(frozen) if request.method == http::Method::GET => run(&mut frozen.clone()),
+            _ => self.with_store(run),
         };
         outcome.unwrap_or_else(|| {
             let reason = "The simulator does not have this operation.";
@@ -398,6 +413,10 @@ impl Cloud for Documents {
     fn throttle(&self, target: &Target, retry_after: u64) -> Reply {
         let reply = self.refuse(target, StatusCode::TOO_MANY_REQUESTS);
         reply.with("retry-after", &retry_after.to_string())
+    }
+
+    fn refusals(&self) -> Vec<faults::Fault> {
+        self.rules.refusals()
     }
 
     fn snapshot(&self) -> Snapshot {
@@ -502,8 +521,7 @@ impl Control {
     /// # Errors
     /// If the document does not exist.
     pub fn change(&self, collection: &str, id: &str, fields: Map<String, Value>) -> Result<()> {
-        let change = |store: &mut Store| store.change(collection, id, |known| known.extend(fields));
-        let found = self.cloud.with_store(change);
+        let found = self.cloud.with_store(|store| store.change(collection, id, |known| known.extend(fields)));
         found.then_some(()).ok_or_else(|| Error::unknown("document", id))
     }
 

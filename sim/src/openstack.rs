@@ -18,6 +18,7 @@ mod nova;
 mod octavia;
 mod ops;
 mod python;
+mod refusals;
 mod region;
 mod settings;
 mod spec;
@@ -41,7 +42,7 @@ pub use spec::{
 use crate::clock::Clock;
 use crate::control::{Answer, Behavior};
 use crate::error::Result;
-use crate::faults::Snapshot;
+use crate::faults::{Fault, Snapshot};
 use crate::http::{Reply, Request, segments};
 use crate::server::{Cloud, Server, Target, Traffic, bind};
 use identity::{Caller, Identity};
@@ -243,27 +244,31 @@ impl Cloud for OpenStackCloud {
     fn target(&self, request: &Request) -> Target {
         let segments = segments(&request.path);
         let mut rest = segments.as_slice();
-        let mut take = |requested: &dyn Fn(&str) -> bool| {
-            let (first, others) = rest.split_first()?;
-            if !requested(first) {
-                return None;
-            }
+        let mut region = String::new();
+        if let Some((name, others)) = rest.split_first()
+            && self.regions.read().iter().any(|region| region.name == *name)
+        {
+            region.clone_from(name);
             rest = others;
-            Some(first.as_str())
-        };
-        let is_region = |name: &str| self.regions.read().iter().any(|region| region.name == name);
-        let region = take(&is_region).unwrap_or_default().to_owned();
-        let interface = match take(&|name| name == "internal" || name == "admin") {
+        }
+        let interface = match rest.first().map(String::as_str) {
             Some("internal") => "internal",
-            Some(_) => "admin",
-            None => "public",
+            Some("admin") => "admin",
+            _ => "public",
         };
-        // Only Keystone is the same for all regions.
-        let is_global = |service: &str| service == "identity";
-        let named = take(&|name| SERVICES.contains(&name));
-        let service = SERVICES.into_iter().find(|service| named == Some(*service));
-        let service = service.filter(|service| is_global(service) == region.is_empty());
-        let service = service.unwrap_or("unknown");
+        if interface != "public" {
+            rest = rest.get(1..).unwrap_or_default();
+        }
+        let mut service = "unknown";
+        if let Some((name, others)) = rest.split_first()
+            && let Some(known) = SERVICES.into_iter().find(|service| *service == name.as_str())
+        {
+            rest = others;
+            // Only Keystone is the same for all regions.
+            if (known == "identity") == region.is_empty() {
+                service = known;
+            }
+        }
         let path: Vec<&str> = rest.iter().map(String::as_str).collect();
         let op = match service {
             "identity" => keystone::op(&request.method, &path),
@@ -339,6 +344,10 @@ impl Cloud for OpenStackCloud {
             service => error(service, status, message),
         };
         self.sign(target, reply.with("Retry-After", &retry_after))
+    }
+
+    fn refusals(&self) -> Vec<Fault> {
+        refusals::all()
     }
 
     fn snapshot(&self) -> Snapshot {

@@ -167,17 +167,21 @@ impl<R: Rule> Rules<R> {
 
     /// Waits while any rule satisfies the condition.
     pub async fn while_any(&self, is_met: impl Fn(&R) -> bool) {
-        let over = |rules: &[Entry<R>]| (!rules.iter().any(|(state, _)| is_met(&state.rule))).then_some(());
-        self.until(over).await;
+        self.until(|rules| {
+            let is_any = rules.iter().any(|(state, _)| is_met(&state.rule));
+            (!is_any).then_some(())
+        })
+        .await;
     }
 
     /// The first request that the rule held, when there is one; `None` if the rule is removed first.
     pub async fn reached(&self, id: u64) -> Option<String> {
-        let find = |rules: &[Entry<R>]| match rules.iter().find(|(state, _)| state.id == id) {
+        self.until(|rules| match rules.iter().find(|(state, _)| state.id == id) {
             None => Some(None),
             Some((state, _)) => state.reached.first().cloned().map(Some),
-        };
-        self.until(find).await.flatten()
+        })
+        .await
+        .flatten()
     }
 
     async fn until<T>(&self, condition: impl Fn(&[Entry<R>]) -> Option<T>) -> Option<T> {

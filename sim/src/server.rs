@@ -6,13 +6,17 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use http::{Response, StatusCode};
+use http::{Method, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
+use rand::SeedableRng as _;
+use rand::rngs::StdRng;
+use rand::seq::SliceRandom as _;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
 
@@ -20,7 +24,7 @@ use crate::calls::{Call, CallLog};
 use crate::clock::Clock;
 use crate::control::{self, Behavior};
 use crate::error::{Error, Result};
-use crate::faults::{Action, Faults, Moment, Snapshot};
+use crate::faults::{Action, Fault, Faults, Moment, Snapshot};
 use crate::http::{Reply, Request, collect};
 use crate::quota::Quotas;
 use crate::wire::{Connection, Line, WireBody};
@@ -48,6 +52,8 @@ pub(crate) trait Cloud: Send + Sync + 'static {
     fn refuse(&self, target: &Target, status: StatusCode) -> Reply;
     /// The answer to a request beyond the quota, with the seconds to wait.
     fn throttle(&self, target: &Target, retry_after: u64) -> Reply;
+    /// How the real service words its limits and refusals, beyond [`Cloud::throttle`]: each is a fault.
+    fn refusals(&self) -> Vec<Fault>;
     /// Freezes the current state.
     fn snapshot(&self) -> Snapshot;
     /// Answers a request of the control API, below `/_sim`, that only this cloud has.
@@ -68,6 +74,8 @@ pub(crate) struct Traffic {
     pub(crate) quotas: Quotas,
     /// How long every answer takes.
     pub(crate) latency: Mutex<Duration>,
+    /// Whether listings have a different order each time.
+    pub(crate) any_order: AtomicBool,
     pub(crate) max_request_line: usize,
 }
 
@@ -79,6 +87,7 @@ impl Traffic {
             faults: Faults::default(),
             quotas: Quotas::default(),
             latency: Mutex::default(),
+            any_order: AtomicBool::default(),
             max_request_line,
         }
     }
@@ -189,7 +198,13 @@ async fn serve(
     if !answer_time.is_zero() {
         tokio::time::sleep(answer_time).await;
     }
-    let handle = || cloud.handle(&request, &target, snapshot.flatten().as_ref());
+    let handle = || {
+        let reply = cloud.handle(&request, &target, snapshot.flatten().as_ref());
+        if request.method == Method::GET && traffic.any_order.load(Ordering::Relaxed) {
+            return reordered(reply, entry.seq);
+        }
+        reply
+    };
     match action {
         None | Some(Action::Delay { .. } | Action::StaleRead) => Ok(entry.close(handle(), None)),
         Some(Action::Status { code, body, headers }) => {
@@ -261,6 +276,25 @@ fn partial(mut reply: Reply, share: f64) -> Reply {
     document.retain(|key, _| !key.ends_with("_links"));
     for items in document.values_mut().filter_map(Value::as_array_mut) {
         items.truncate((items.len() as f64 * share) as usize);
+    }
+    if let Ok(body) = serde_json::to_vec(&document) {
+        reply.body = body;
+    }
+    reply
+}
+
+/// A listing with its items in another order. A page that has a next one keeps its order, which defines that next one.
+fn reordered(mut reply: Reply, seed: u64) -> Reply {
+    use serde_json::{Map, Value};
+    let Ok(mut document) = serde_json::from_slice::<Map<String, Value>>(&reply.body) else {
+        return reply;
+    };
+    if document.keys().any(|key| key.ends_with("_links")) {
+        return reply;
+    }
+    let mut order = StdRng::seed_from_u64(seed);
+    for items in document.values_mut().filter_map(Value::as_array_mut) {
+        items.shuffle(&mut order);
     }
     if let Ok(body) = serde_json::to_vec(&document) {
         reply.body = body;

@@ -5,7 +5,7 @@
 use std::sync::Once;
 use std::time::Duration;
 
-use ccm_sim::digitalocean::{Config, DigitalOcean, SERVICE};
+use ccm_sim::digitalocean::{Config, DigitalOcean, SERVICE, Switches};
 use ccm_sim::{Action, Fault, Quota};
 use reqwest::Method;
 use reqwest::header::HeaderMap;
@@ -290,4 +290,63 @@ async fn faults_and_the_control_api_are_those_of_every_cloud() {
     assert_eq!(limit.status, 204);
     let refused = session.send(Method::POST, "/v2/load_balancers", &balancer("web", &[])).await;
     assert_eq!(refused.status, 422);
+}
+
+#[tokio::test]
+async fn a_minute_has_a_limit_of_its_own() {
+    let session = Session::start().await;
+    for _ in 0..250 {
+        assert_eq!(session.get("/v2/regions").await.status, 200);
+    }
+    assert_eq!(session.get("/v2/regions").await.status, 429);
+    session.cloud.advance_clock(Duration::from_secs(61));
+    assert_eq!(session.get("/v2/regions").await.status, 200);
+    // Without a quota there is no limit.
+    session.cloud.set_quota(SERVICE, None);
+    for _ in 0..260 {
+        assert_eq!(session.get("/v2/regions").await.status, 200);
+    }
+}
+
+#[tokio::test]
+async fn tags_are_returned_and_changed_as_the_switches_say() {
+    let rule =
+        json!({"entry_protocol": "tcp", "entry_port": 80, "target_protocol": "tcp", "target_port": 80});
+    for (returns_tags, put_changes_tags) in [(true, true), (true, false), (false, true), (false, false)] {
+        let switches = Switches {
+            returns_tags,
+            put_changes_tags,
+            ..Switches::default()
+        };
+        let config = Config {
+            switches,
+            ..Config::default()
+        };
+        let session = Session::with(config).await;
+        let body = |tag: &str| {
+            json!({
+                "name": "web", "region": "nyc3", "forwarding_rules": [rule], "droplet_ids": [], "tags": [tag],
+            })
+        };
+        let created = session.send(Method::POST, "/v2/load_balancers", &body("one")).await;
+        assert_eq!(created.status, 202);
+        let id = created.json["load_balancer"]["id"].as_str().unwrap().to_owned();
+        let path = format!("/v2/load_balancers/{id}");
+        assert_eq!(session.send(Method::PUT, &path, &body("two")).await.status, 200);
+        let tags = || session.cloud.document("load_balancers", &id).unwrap()["tags"].clone();
+        assert_eq!(tags(), json!([if put_changes_tags { "two" } else { "one" }]));
+        for found in [
+            session.get(&path).await.json["load_balancer"].clone(),
+            session.get("/v2/load_balancers").await.json["load_balancers"][0].clone(),
+        ] {
+            assert_eq!(found.get("tags").is_some(), returns_tags);
+        }
+        // The tags API changes them in any case. The tag exists since it was created with the load balancer.
+        let resources = json!({"resources": [{"resource_id": id, "resource_type": "load_balancer"}]});
+        let path = "/v2/tags/one/resources";
+        assert_eq!(session.send(Method::DELETE, path, &resources).await.status, 204);
+        assert!(!tags().as_array().unwrap().contains(&json!("one")));
+        assert_eq!(session.send(Method::POST, path, &resources).await.status, 204);
+        assert!(tags().as_array().unwrap().contains(&json!("one")));
+    }
 }

@@ -65,13 +65,13 @@ impl Accounts {
 struct Account {
     name: &'static str,
     client: Client,
-    state: Mutex<State>,
+    state: Mutex<AccountState>,
     /// Locked during a request for a token.
     asking: Arc<AsyncMutex<()>>,
 }
 
 #[derive(Default)]
-struct State {
+struct AccountState {
     token: Option<Token>,
     /// Why there is no token, and until when this is the result.
     failure: Option<(Instant, String)>,
@@ -192,7 +192,7 @@ impl Account {
                         "Got a token, the controller acts as its service account"
                     );
                 }
-                *state = State {
+                *state = AccountState {
                     token: Some(token.clone()),
                     failure: None,
                 };
@@ -221,7 +221,7 @@ impl Account {
                 Ok(token) => return Ok(token),
                 Err(failure) => failure,
             };
-            if let Failure::Request(_, kube::Error::Api(status)) = &failure
+            if let TokenFailure::Request(_, kube::Error::Api(status)) = &failure
                 && status.code == 404
                 && tries < TRIES
             {
@@ -230,14 +230,14 @@ impl Account {
                     Err(error) => failure = error,
                 }
             }
-            if let Failure::Request(_, kube::Error::Service(error)) = &failure
+            if let TokenFailure::Request(_, kube::Error::Service(error)) = &failure
                 && let Some(fenced) = error.downcast_ref::<Fenced>()
             {
                 return Err((*fenced).into());
             }
             let passes = match &failure {
-                Failure::Request(_, error) => super::may_pass(error),
-                Failure::Unreadable => true,
+                TokenFailure::Request(_, error) => super::may_pass(error),
+                TokenFailure::Unreadable => true,
             };
             if !passes || tries == TRIES {
                 return Err(NoToken::Failed(self.name, failure.explain()));
@@ -246,8 +246,8 @@ impl Account {
         }
     }
 
-    async fn request(&self) -> Result<Token, Failure> {
-        let failed = |error| Failure::Request("create serviceaccounts/token", error);
+    async fn request(&self) -> Result<Token, TokenFailure> {
+        let failed = |error| TokenFailure::Request("create serviceaccounts/token", error);
         let began = Instant::now();
         let path = format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{}/token", self.name);
         let body = json!({
@@ -255,16 +255,20 @@ impl Account {
             "kind": "TokenRequest",
             "spec": {"audiences": [], "expirationSeconds": LIFETIME},
         });
-        let request = Request::post(path).header(header::CONTENT_TYPE, "application/json");
-        let request = request.body(body.to_string().into_bytes());
-        let request = request.map_err(|error| failed(kube::Error::HttpError(error)))?;
+        let request = Request::post(path)
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(body.to_string().into_bytes())
+            .map_err(|error| failed(kube::Error::HttpError(error)))?;
         // kube would log an answer that it cannot read as a `TokenRequest`, and the answer contains a secret.
         let text = self.client.request_text(request).await.map_err(failed)?;
-        let answer: TokenRequest = serde_json::from_str(&text).map_err(|_| Failure::Unreadable)?;
-        let token = answer.status.map(|status| status.token);
-        let token = token.filter(|token| !token.is_empty());
-        let token = token.ok_or(Failure::Unreadable)?;
-        let mut header = HeaderValue::try_from(format!("Bearer {token}")).map_err(|_| Failure::Unreadable)?;
+        let answer: TokenRequest = serde_json::from_str(&text).map_err(|_| TokenFailure::Unreadable)?;
+        let token = answer
+            .status
+            .map(|status| status.token)
+            .filter(|token| !token.is_empty())
+            .ok_or(TokenFailure::Unreadable)?;
+        let mut header =
+            HeaderValue::try_from(format!("Bearer {token}")).map_err(|_| TokenFailure::Unreadable)?;
         header.set_sensitive(true);
         let lifetime = answer.spec.expiration_seconds.unwrap_or(LIFETIME);
         let lifetime = Duration::from_secs(lifetime.unsigned_abs());
@@ -275,7 +279,7 @@ impl Account {
         })
     }
 
-    async fn create(&self) -> Result<(), Failure> {
+    async fn create(&self) -> Result<(), TokenFailure> {
         let account = ServiceAccount {
             metadata: ObjectMeta {
                 name: Some(self.name.to_owned()),
@@ -294,18 +298,18 @@ impl Account {
             }
             // Another process has created it.
             Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
-            Err(error) => Err(Failure::Request("create serviceaccounts", error)),
+            Err(error) => Err(TokenFailure::Request("create serviceaccounts", error)),
         }
     }
 }
 
-enum Failure {
+enum TokenFailure {
     /// With the right that the request needed.
     Request(&'static str, kube::Error),
     Unreadable,
 }
 
-impl Failure {
+impl TokenFailure {
     fn explain(&self) -> String {
         match self {
             Self::Request(right, kube::Error::Api(status)) if status.code == 403 => format!(

@@ -62,8 +62,12 @@ impl ApiServer {
             (Some(file), _) => Source::File {
                 flag: "--kubeconfig",
                 path: file.clone(),
+                context: config.context.clone(),
                 server: config.master.clone(),
             },
+            (None, _) if config.context.is_some() => {
+                return Err("--context: there is no kubeconfig; set --kubeconfig".to_owned());
+            }
             (None, Some(server)) => Source::Server(server),
             (None, None) => {
                 let pod = Source::pod().map_err(|error| {

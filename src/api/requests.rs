@@ -104,8 +104,10 @@ impl Measurement {
     /// Records the head of the answer, or the failure. Returns it.
     pub(super) fn end<B, E>(mut self, answer: Result<Response<B>, E>) -> Result<Response<B>, E> {
         self.answer = answer.as_ref().ok().map(|answer| {
-            let length = answer.headers().get(header::CONTENT_LENGTH);
-            let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
+            let length = answer
+                .headers()
+                .get(header::CONTENT_LENGTH)
+                .and_then(|length| length.to_str().ok()?.parse().ok());
             (answer.status(), length)
         });
         answer

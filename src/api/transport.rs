@@ -32,6 +32,13 @@ use tower::{
 
 use super::requests::Measure;
 
+/// How often a request is sent again that the API server refuses for the moment (429, 503, 504). Then its sender learns about it,
+/// reports it, and tries again later.
+const RETRIES: u32 = 8;
+/// Waits between these tries, if the API server asks for no longer one: 10 to 30 s in all.
+const FIRST_RETRY: Duration = Duration::from_millis(50);
+const LONGEST_RETRY: Duration = Duration::from_secs(5);
+
 /// A connection without a request for so long is not used again: it may have died together with the connection whose failure
 /// led to the request, and keepalive does not probe a connection while something that was sent waits for its acknowledgement.
 const POOL_IDLE_LIMIT: Duration = Duration::from_secs(30);
@@ -133,8 +140,10 @@ where
         .with_tls_config(config.rustls_client_config()?)
         .https_or_http();
     if let Some(name) = &config.tls_server_name {
-        let name = name.clone().try_into();
-        let name = name.map_err(|error| Error::RustlsTls(RustlsTlsError::InvalidServerName(error)))?;
+        let name = name
+            .clone()
+            .try_into()
+            .map_err(|error| Error::RustlsTls(RustlsTlsError::InvalidServerName(error)))?;
         tls = tls.with_server_name_resolver(FixedServerNameResolver::new(name));
     }
     let tls = match versions {
@@ -159,7 +168,12 @@ where
         let (measurement, answer) = (measure.begin(&request), http.request(request));
         async move { measurement.end(answer.await) }
     });
-    let retries = config.default_retry.then(RetryPolicy::server_retry);
+    // The wait that the API server asks for is kept. The bounds are valid.
+    let retries = if config.default_retry {
+        RetryPolicy::new(FIRST_RETRY, LONGEST_RETRY, RETRIES, true).ok()
+    } else {
+        None
+    };
     Ok(ClientBuilder::new(measured, config.default_namespace.clone())
         .with_layer(&MapErrLayer::new(BoxError::from))
         .with_layer(&config.extra_headers_layer()?)

@@ -4,7 +4,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -19,7 +19,7 @@ use ccm_core::{
     testkit::FakeCloud,
 };
 use k8s_openapi::api::core::v1::ObjectReference;
-use kube::{Api, Client};
+use kube::Client;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -27,7 +27,7 @@ use super::Framework;
 use crate::{
     api::answering,
     options::{self, Config, Request},
-    server::Status,
+    server::{Checks, Status},
 };
 
 /// An API server with this node. `answer`: the status of the answer to a patch.
@@ -76,17 +76,16 @@ pub(super) async fn controller<C>(
     new: impl FnOnce(ControllerContext, &Framework) -> C,
 ) -> C {
     let writer = Writer::new(client.clone(), &EventMetrics::default());
-    let nodes = Informer::new(Api::all(client.clone()), needs);
+    let nodes = Informer::new(client.clone(), needs);
     let context = ControllerContext {
         setup: ControllerSetup {
             cloud: Arc::new(cloud),
             cluster_name: "test".to_owned(),
             flags: Default::default(),
-            framework: Arc::new(()),
         },
         client: client.clone(),
         nodes: Arc::clone(&nodes),
-        services: Informer::new(Api::all(client.clone()), Needs::default()),
+        services: Informer::new(client.clone(), Needs::default()),
         recorder: writer.recorder(component),
         fence: Fence::default(),
         metrics: ControllerMetrics::default(),
@@ -97,6 +96,7 @@ pub(super) async fn controller<C>(
         config: config(&[]),
         client,
         status: Status::default(),
+        checks: Checks::default(),
         process: ObjectReference::default(),
     };
     let controller = new(context, &framework);
@@ -107,32 +107,107 @@ pub(super) async fn controller<C>(
     controller
 }
 
+/// The answers of an API server with nodes, whose number grows with each listing.
+#[derive(Default)]
+struct GrowingCluster {
+    lists: AtomicUsize,
+    watches: AtomicUsize,
+    /// Listings and watches that are refused with 403.
+    refuses: AtomicBool,
+    /// Watches are accepted, and never report a change.
+    accepts_watches: AtomicBool,
+    /// The resource version of listings and their nodes, less one.
+    version: AtomicUsize,
+}
+
+impl GrowingCluster {
+    fn client(self: &Arc<Self>) -> Client {
+        let cluster = Arc::clone(self);
+        answering::client(move |request| {
+            let cluster = Arc::clone(&cluster);
+            let query = request.uri().query().unwrap_or_default().to_owned();
+            async move {
+                if query.contains("watch=true") {
+                    cluster.watches.fetch_add(1, Ordering::Relaxed);
+                    if !cluster.accepts_watches.load(Ordering::Relaxed) {
+                        return answering::failure(403);
+                    }
+                    tokio::time::sleep(Duration::from_secs(20)).await;
+                    let mark =
+                        json!({"kind": "Node", "apiVersion": "v1", "metadata": {"resourceVersion": "1"}});
+                    return (200, json!({"type": "BOOKMARK", "object": mark}));
+                }
+                assert!(!query.contains("resourceVersion"), "a listing may be old: {query}");
+                if cluster.refuses.load(Ordering::Relaxed) {
+                    return answering::failure(403);
+                }
+                let nodes = 0..=cluster.lists.fetch_add(1, Ordering::Relaxed);
+                let version = (1 + cluster.version.load(Ordering::Relaxed)).to_string();
+                let items: Vec<_> = nodes
+                    .map(|node| json!({"metadata": {"name": format!("n{node}"), "resourceVersion": version}}))
+                    .collect();
+                let metadata = json!({"resourceVersion": version});
+                (200, json!({"apiVersion": "v1", "kind": "NodeList", "metadata": metadata, "items": items}))
+            }
+        })
+    }
+}
+
 #[tokio::test(start_paused = true)]
-async fn a_new_leader_lists_what_a_failing_watch_may_have_missed() {
-    let (lists, watches) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-    let counts = (Arc::clone(&lists), Arc::clone(&watches));
-    let client = answering::client(move |request| {
-        let (lists, watches) = &counts;
-        let answer = if request.uri().query().is_some_and(|query| query.contains("watch=true")) {
-            watches.fetch_add(1, Ordering::Relaxed);
-            answering::failure(503)
-        } else {
-            let nodes = 0..=lists.fetch_add(1, Ordering::Relaxed);
-            let items: Vec<_> = nodes.map(|node| json!({"metadata": {"name": format!("n{node}")}})).collect();
-            let metadata = json!({"resourceVersion": "1"});
-            (200, json!({"apiVersion": "v1", "kind": "NodeList", "metadata": metadata, "items": items}))
-        };
-        std::future::ready(answer)
-    });
-    let nodes = Informer::<NodeObject>::new(Api::all(client), Needs::default());
+async fn a_new_leader_lists_again_before_it_decides() {
+    let cluster = Arc::new(GrowingCluster::default());
+    cluster.accepts_watches.store(true, Ordering::Relaxed);
+    let nodes = Informer::<NodeObject>::new(cluster.client(), Needs::default());
     let running = Arc::clone(&nodes);
     tokio::spawn(async move { running.run(CancellationToken::new()).await });
     nodes.synced().await;
-    while watches.load(Ordering::Relaxed) < 2 {
-        tokio::time::sleep(Duration::from_secs(1)).await;
-    }
-    assert_eq!(nodes.list().len(), 1);
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!((nodes.list().len(), nodes.failing_for()), (1, None));
+    // The old store stays while the listing fails, and nothing is decided.
+    cluster.refuses.store(true, Ordering::Relaxed);
     nodes.renew();
+    let waited = tokio::time::timeout(Duration::from_secs(300), nodes.synced()).await;
+    assert!(waited.is_err());
+    assert_eq!(nodes.list().len(), 1);
+    cluster.refuses.store(false, Ordering::Relaxed);
     nodes.synced().await;
     assert_eq!(nodes.list().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_is_refused_is_failing_until_one_is_accepted() {
+    let cluster = Arc::new(GrowingCluster::default());
+    let nodes = Informer::<NodeObject>::new(cluster.client(), Needs::default());
+    let running = Arc::clone(&nodes);
+    tokio::spawn(async move { running.run(CancellationToken::new()).await });
+    nodes.synced().await;
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    let failing = nodes.failing_for().unwrap();
+    assert!(failing >= Duration::from_secs(590), "{failing:?}");
+    assert_eq!(nodes.list().len(), 1, "the store keeps its objects");
+    cluster.accepts_watches.store(true, Ordering::Relaxed);
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    // An idle watch reports no change.
+    let watches = cluster.watches.load(Ordering::Relaxed);
+    assert_eq!(nodes.failing_for(), None, "after {watches} watches");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_begins_with_a_new_listing_if_resource_versions_went_back() {
+    let cluster = Arc::new(GrowingCluster::default());
+    cluster.version.store(500, Ordering::Relaxed);
+    let nodes = Informer::<NodeObject>::new(cluster.client(), Needs::default());
+    let running = Arc::clone(&nodes);
+    tokio::spawn(async move { running.run(CancellationToken::new()).await });
+    nodes.synced().await;
+    // Watches are refused. As long as versions grow, the store stays.
+    cluster.version.store(510, Ordering::Relaxed);
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    assert_eq!(nodes.list().len(), 1);
+    cluster.version.store(400, Ordering::Relaxed);
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    let listed = nodes.list().len();
+    assert!(listed > 1, "{listed}");
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    assert_eq!(nodes.list().len(), listed, "once");
 }

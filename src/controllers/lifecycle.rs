@@ -9,7 +9,8 @@
 //!
 //! - Its kubelet is silent or reports a failure.
 //! - Two answers by ID, some time apart and under the same credentials, are that its machine does not exist. Without an ID, all
-//!   answers of 10 minutes are that no machine has its name.
+//!   answers of 10 minutes are that no machine has its name, and its kubelet is silent for all that time: a machine may have
+//!   another name than its node.
 //! - The same credentials find another of the cluster's machines at the same time.
 //! - The node is not brand-new.
 //! - A last read from the API server finds nothing of this changed.
@@ -31,7 +32,9 @@ use std::{sync::Arc, time::Duration};
 
 use ccm_core::{
     Cloud,
-    controllers::{Backoff, Change, ControllerContext, ControllerDef, Informer, NodeObject, WorkQueue},
+    controllers::{
+        Backoff, ControllerContext, ControllerNames, Informer, NodeObject, StoreChange, WorkQueue,
+    },
 };
 use tokio::{
     sync::Semaphore,
@@ -41,9 +44,11 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
+#[cfg(test)]
+pub(crate) use self::metrics::record_metrics;
 pub(crate) use self::plan::plan;
 use self::{
-    apply::{Applier, Outcome},
+    apply::{Applier, NodeOutcome},
     decide::{BlockReason, Brake, Totals},
     metrics::LifecycleMetrics,
     not_ready::{Answer, NotReadyNodes, is_managed},
@@ -52,7 +57,9 @@ use self::{
 };
 use crate::{
     config::LifecycleConfig,
-    controllers::{Framework, finished, node_action::NodeAction, node_writer::NodeWriter},
+    controllers::{
+        Framework, FrameworkController, node_action::NodeAction, node_writer::NodeWriter, task_result,
+    },
     logging::Failing,
     metrics::increment,
 };
@@ -60,17 +67,15 @@ use crate::{
 /// The canonical name, and the source of this controller's events.
 pub(crate) const COMPONENT: &str = "cloud-node-lifecycle-controller";
 
-pub(crate) const DEF: ControllerDef = ControllerDef {
-    name: COMPONENT,
-    aliases: &["cloud-node-lifecycle"],
-    migration_name: Some(COMPONENT),
-    client_name: super::NODE_CLIENT,
-    default_on: true,
-    needs: super::needs_instances,
-    start: |context| {
-        let framework = context.setup.framework_as::<Framework>()?;
-        Ok(Box::pin(LifecycleController::new(context, &framework).run()))
+pub(crate) const CONTROLLER: FrameworkController = FrameworkController {
+    names: ControllerNames {
+        name: COMPONENT,
+        aliases: &["cloud-node-lifecycle"],
+        migration_name: Some(COMPONENT),
+        client_name: super::NODE_CLIENT,
     },
+    needs: super::needs_instances,
+    start: |context, framework| Box::pin(LifecycleController::new(context, framework).run()),
 };
 
 /// How many nodes are written at the same time.
@@ -114,7 +119,7 @@ pub(crate) struct LifecycleController {
 struct Ended {
     node: Arc<NodeObject>,
     action: NodeAction,
-    outcome: Outcome,
+    outcome: NodeOutcome,
 }
 
 impl LifecycleController {
@@ -138,7 +143,11 @@ impl LifecycleController {
             cloud,
             applier: Arc::new(applier),
             writers: Arc::new(Semaphore::new(WRITERS)),
-            not_ready: NotReadyNodes::new(config.monitor_period, config.deletion_confirm),
+            not_ready: NotReadyNodes::new(
+                config.monitor_period,
+                config.deletion_confirm,
+                config.unresolved_confirm,
+            ),
             config,
             brake: Brake::default(),
             forbidden: None,
@@ -184,21 +193,21 @@ impl LifecycleController {
                 () = tokio::time::sleep_until(pass_at.unwrap_or_else(Instant::now)), if pass_at.is_some() => {
                     self.begin_pass(&mut asking);
                 }
-                Some(answers) = asking.join_next() => self.end_pass(&finished(answers), &mut writing),
-                Some(ended) = writing.join_next() => self.ended(finished(ended)),
+                Some(answers) = asking.join_next() => self.end_pass(&task_result(answers), &mut writing),
+                Some(ended) = writing.join_next() => self.ended(task_result(ended)),
                 _ = credentials.tick() => self.compare_credentials(),
             }
         }
         debug!(controller = COMPONENT, "Controller finishes what it has begun");
         asking.abort_all();
         while let Some(ended) = writing.join_next().await {
-            let Ended { action, outcome, .. } = finished(ended);
+            let Ended { action, outcome, .. } = task_result(ended);
             self.metrics.ended(&action, outcome);
         }
     }
 
     /// Observes a change from the informer.
-    fn observe(&mut self, change: Change) {
+    fn observe(&mut self, change: StoreChange) {
         let name = change.into_key();
         let Some(node) = self.nodes.get(&name) else {
             return self.not_ready.forget(&name);
@@ -244,14 +253,14 @@ impl LifecycleController {
 
     fn end_pass(&mut self, answers: &Answers, writing: &mut JoinSet<Ended>) {
         let elapsed = answers.ended - answers.began;
-        self.metrics.pass_duration.observe(elapsed.as_secs_f64());
+        self.metrics.passed(elapsed);
         if answers.generation != Some(self.generation) {
             increment(&self.metrics.passes, "result", "discarded");
             self.not_ready.discard(Instant::now());
             return self.compare_credentials();
         }
         for finding in &answers.findings {
-            increment(&self.metrics.answers, "answer", finding.answer.as_str());
+            self.metrics.answered(finding.answer);
         }
         let result = match &answers.failure {
             None => "answered",
@@ -333,7 +342,7 @@ impl LifecycleController {
     fn ended(&mut self, ended: Ended) {
         let (node, outcome) = (ended.node, ended.outcome);
         self.metrics.ended(&ended.action, outcome);
-        let (name, failed) = (&node.view.name, matches!(outcome, Outcome::Failed { .. }));
+        let (name, failed) = (&node.view.name, matches!(outcome, NodeOutcome::Failed { .. }));
         let later = Instant::now() + self.config.monitor_period.max(AFTER_FAILURE);
         let again = match ended.action {
             NodeAction::SetShutdownTaint(false) if failed => {
@@ -341,7 +350,7 @@ impl LifecycleController {
                 return;
             }
             NodeAction::SetShutdownTaint(false) => return self.recovered.done(name),
-            NodeAction::SetShutdownTaint(true) if outcome != Outcome::Done => {
+            NodeAction::SetShutdownTaint(true) if outcome != NodeOutcome::Done => {
                 self.not_ready.tainting(name, false);
                 if !failed {
                     return;
@@ -356,17 +365,17 @@ impl LifecycleController {
     }
 
     /// A deletion ended. Returns when to ask about the node again.
-    fn deletion_ended(&mut self, node: &NodeObject, outcome: Outcome) -> Instant {
+    fn deletion_ended(&mut self, node: &NodeObject, outcome: NodeOutcome) -> Instant {
         let now = Instant::now();
         let soon = now + self.config.monitor_period;
         self.forbidden = match (outcome, self.forbidden) {
             // Tries at the same time are one try.
-            (Outcome::Forbidden, Some((tries, due))) if now < due => Some((tries, due)),
-            (Outcome::Forbidden, before) => {
+            (NodeOutcome::Forbidden, Some((tries, due))) if now < due => Some((tries, due)),
+            (NodeOutcome::Forbidden, before) => {
                 let tries = before.map_or(1, |(tries, _)| tries.saturating_add(1));
                 Some((tries, now + NO_RIGHT.delay(tries)))
             }
-            (Outcome::Done, _) => None,
+            (NodeOutcome::Done, _) => None,
             (_, before) => before,
         };
         if decide::counts(node) {
@@ -376,11 +385,11 @@ impl LifecycleController {
         }
         match outcome {
             // The watch will report it.
-            Outcome::Done | Outcome::Missing => now + decide::SLOWLY,
-            Outcome::Young(missing) => now + missing,
-            Outcome::Forbidden => self.forbidden.map_or(soon, |(_, due)| due),
-            Outcome::Failed { .. } => now + self.config.monitor_period.max(AFTER_FAILURE),
-            Outcome::Changed | Outcome::Kept | Outcome::NotBegun => soon,
+            NodeOutcome::Done | NodeOutcome::Missing => now + decide::SLOWLY,
+            NodeOutcome::Young(missing) => now + missing,
+            NodeOutcome::Forbidden => self.forbidden.map_or(soon, |(_, due)| due),
+            NodeOutcome::Failed { .. } => now + self.config.monitor_period.max(AFTER_FAILURE),
+            NodeOutcome::Changed | NodeOutcome::Kept | NodeOutcome::NotBegun => soon,
         }
     }
 

@@ -1,14 +1,42 @@
 //! The cloud node controller: initializes each node that its kubelet registered, and keeps its addresses and labels up to
 //! date with the cloud.
 //!
-//! ```text
-//! informer --> queue --> batcher --> describe (hundreds of nodes) --> two patches per node
-//!                          timer --> describe (all nodes)         --> patches for differences only
-//! ```
+//! # Expected flow
 //!
-//! [`desired`] decides on changes, pure; a [`NodeWriter`] applies them. Behavior follows upstream's controller except where
-//! that is unsafe or slow: addresses are written before the taint is removed, nothing is PUT, labels that the cloud owns are
-//! refreshed, and the cloud is asked in batches.
+//! A Node that joins:
+//!
+//! 1. The watch brings it, with the taint of an uninitialized node. [`observe`](NodeController::observe) queues it.
+//! 2. [`sync`](NodeController::sync) takes it from the queue, and [`initialize`] asks about its instance. A batcher collects the
+//!    questions of all nodes that join at the same moment into one question to the cloud ([`describe`]).
+//! 3. [`desired`] decides about addresses, labels and provider ID, without a call.
+//! 4. [`NodeWriter`] sends two patches: first the addresses; then labels, provider ID and the removal of the taint, all or
+//!    nothing.
+//! 5. The Event `Synced`. The watch brings our own write; nothing is due for it.
+//!
+//! An initialized Node:
+//!
+//! 1. A timer asks about all of them in one question ([`refresh`]), or the watch shows a stable label that differs from its beta
+//!    twin.
+//! 2. The same decisions, and a patch for each node that differs.
+//!
+//! # Guarantees
+//!
+//! - Pods are scheduled only to nodes with addresses: the taint is removed by the second patch, and the first one can be lost and
+//!   repeated.
+//! - A patch that sets taints is refused if others changed them meanwhile, and every patch is refused for another node of the same
+//!   name. Nothing is PUT.
+//! - A node that fails delays no other. It has one Warning for each kind of failure, and its own retry.
+//! - An error never deletes anything: this controller does not delete nodes.
+//!
+//! # Caveats
+//!
+//! - The store shows the taint for a moment after it was removed. A node that was initialized a moment ago is not asked about
+//!   again.
+//! - An answer that did not help is not used again: the next question asks for a newer one.
+//! - Zone and region of an initialized node change only with `--refresh-topology-labels`.
+//!
+//! Behavior follows upstream's controller except where that is unsafe or slow: addresses are written before the taint is removed,
+//! labels that the cloud owns are refreshed, and the cloud is asked in batches.
 
 mod describe;
 mod desired;
@@ -23,7 +51,7 @@ use ccm_core::{
     Cloud, InstanceState,
     client::Batcher,
     controllers::{
-        Backoff, Change, ControllerContext, ControllerDef, Informer, NodeObject, Recorder, WorkQueue,
+        Backoff, ControllerContext, ControllerNames, Informer, NodeObject, Recorder, StoreChange, WorkQueue,
     },
 };
 use parking_lot::Mutex;
@@ -31,14 +59,17 @@ use tokio::{sync::Semaphore, task::JoinSet, time::Instant};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
 
+#[cfg(test)]
+pub(crate) use self::metrics::record_metrics;
 pub(crate) use self::plan::{has_uninitialized, plan};
 use self::{describe::Question, metrics::NodeMetrics};
 use crate::{
     config::NodeConfig,
     controllers::{
-        Framework, finished,
+        Framework, FrameworkController,
         node_object::{STORE_LAG, UNINITIALIZED_TAINT},
         node_writer::NodeWriter,
+        task_result,
     },
     logging::FailingByKind,
     metrics::count,
@@ -47,17 +78,15 @@ use crate::{
 /// The canonical name, and the source of this controller's events.
 pub(crate) const COMPONENT: &str = "cloud-node-controller";
 
-pub(crate) const DEF: ControllerDef = ControllerDef {
-    name: COMPONENT,
-    aliases: &["cloud-node"],
-    migration_name: None,
-    client_name: super::NODE_CLIENT,
-    default_on: true,
-    needs: super::needs_instances,
-    start: |context| {
-        let framework = context.setup.framework_as::<Framework>()?;
-        Ok(Box::pin(NodeController::new(context, &framework).run()))
+pub(crate) const CONTROLLER: FrameworkController = FrameworkController {
+    names: ControllerNames {
+        name: COMPONENT,
+        aliases: &["cloud-node"],
+        migration_name: None,
+        client_name: super::NODE_CLIENT,
     },
+    needs: super::needs_instances,
+    start: |context, framework| Box::pin(NodeController::new(context, framework).run()),
 };
 
 /// Waits between tries of one node: a machine without addresses or an eventually consistent cloud needs seconds, and
@@ -83,7 +112,7 @@ pub(crate) struct NodeController {
     attempts: Mutex<HashMap<String, initialize::Attempt>>,
     /// The uid of nodes that were initialized a moment ago, and when. The store shows their taint until the watch brings the
     /// result.
-    finished: Mutex<HashMap<String, (String, Instant)>>,
+    initialized: Mutex<HashMap<String, (String, Instant)>>,
     /// Nodes that cannot be initialized. Each gets an event when the kind of failure changes. The log gets a line when the
     /// first node fails in some way, and one when none does any more.
     failing: FailingByKind,
@@ -105,7 +134,7 @@ impl NodeController {
             writers: Semaphore::new(config.concurrent_syncs.get()),
             config,
             attempts: Mutex::default(),
-            finished: Mutex::default(),
+            initialized: Mutex::default(),
             failing: FailingByKind::default(),
             recorder: context.recorder,
             metrics: context.metrics.with(NodeMetrics::register),
@@ -137,7 +166,7 @@ impl NodeController {
                     let controller = Arc::clone(&self);
                     tasks.spawn(async move { controller.sync(name).await });
                 }
-                Some(ended) = tasks.join_next() => finished(ended),
+                Some(ended) = tasks.join_next() => task_result(ended),
             }
         }
         debug!(controller = COMPONENT, "Controller finishes what it has begun");
@@ -145,7 +174,7 @@ impl NodeController {
     }
 
     /// Queues a node if there is something to do for it, so that heartbeats of finished nodes cost nothing.
-    fn observe(&self, change: Change) {
+    fn observe(&self, change: StoreChange) {
         let name = change.into_key();
         let node = self.nodes.get(&name);
         if let Some(node) = node.as_ref().filter(|node| node.has_taint(UNINITIALIZED_TAINT)) {
@@ -157,7 +186,7 @@ impl NodeController {
             }
             return;
         }
-        self.finished.lock().remove(&name);
+        self.initialized.lock().remove(&name);
         self.forget(&name);
         match node {
             // A new node of this name does not wait for the next try of the old one.
@@ -167,37 +196,15 @@ impl NodeController {
         }
     }
 
-    /// Forgets the failures of a node that is initialized or deleted.
-    fn forget(&self, name: &str) {
-        let Some(attempt) = self.attempts.lock().remove(name) else {
-            return;
-        };
-        if attempt.reason.is_some() {
-            initialize::log_end(self.failing.works(name));
-        }
-        self.show_waiting();
-    }
-
-    /// Whether the node is initialized although the store does not show it yet.
-    fn is_finished(&self, node: &NodeObject) -> bool {
-        let finished = self.finished.lock();
-        let recent = |(uid, at): &(String, Instant)| *uid == node.view.uid && at.elapsed() < STORE_LAG;
-        node.has_taint(UNINITIALIZED_TAINT) && finished.get(&node.view.name).is_some_and(recent)
-    }
-
-    fn show_waiting(&self) {
-        self.metrics.waiting.set(count(self.attempts.lock().len()));
-    }
-
     /// Works on one node until it is finished or has to wait.
     async fn sync(&self, name: String) {
         let Some(node) = self.nodes.get(&name) else {
             self.forget(&name);
             return self.queue.done(&name);
         };
-        let result = if self.is_finished(&node) {
+        let result = if self.was_just_initialized(&node) {
             // The next try checks whether the taint was set again.
-            Err(initialize::Retry)
+            Err(initialize::Retry::Backoff)
         } else if node.has_taint(UNINITIALIZED_TAINT) {
             self.initialize(&node).await
         } else {
@@ -211,9 +218,37 @@ impl NodeController {
                 self.forget(&name);
                 self.queue.done(&name);
             }
-            Err(initialize::Retry) => {
+            Err(initialize::Retry::Backoff) => {
                 self.queue.done_with_backoff(&name);
             }
+            Err(initialize::Retry::At(due)) => self.queue.done_until(&name, due),
         }
+    }
+
+    /// Whether the node is initialized although the store does not show it yet.
+    fn was_just_initialized(&self, node: &NodeObject) -> bool {
+        let initialized = self.initialized.lock();
+        let Some((uid, at)) = initialized.get(&node.view.name) else {
+            return false;
+        };
+        node.has_taint(UNINITIALIZED_TAINT) && *uid == node.view.uid && at.elapsed() < STORE_LAG
+    }
+
+    /// Forgets the failures of a node that is initialized or deleted.
+    fn forget(&self, name: &str) {
+        let Some(attempt) = self.attempts.lock().remove(name) else {
+            return;
+        };
+        if attempt.reason.is_some() {
+            initialize::log_end(self.failing.works(name));
+        }
+        self.show_waiting();
+    }
+
+    fn show_waiting(&self) {
+        let attempts = self.attempts.lock();
+        self.metrics.waiting.set(count(attempts.len()));
+        let alive = attempts.values().filter(|attempt| attempt.is_alive_without_machine);
+        self.metrics.alive_without_machine.set(count(alive.count()));
     }
 }

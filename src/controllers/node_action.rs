@@ -12,7 +12,7 @@ use ccm_core::{NodeAddress, controllers::NodeObject, load_balancer::Effect};
 
 use super::{
     node_object::{SHUTDOWN_TAINT, UNINITIALIZED_TAINT},
-    plan::{Change, Kind},
+    plan::{Kind, PlannedChange},
 };
 
 /// Labels by key.
@@ -66,8 +66,10 @@ pub(crate) struct Initialization {
 impl NodeAction {
     /// `SetLabels` for this node; `None` without labels.
     pub(crate) fn set_labels(node: &NodeObject, labels: NewLabels) -> Option<Self> {
-        let shown = |key: &String| Some((key.clone(), node.view.labels.get(key)?.to_owned()));
-        let from = labels.keys().filter_map(shown).collect();
+        let from = labels
+            .keys()
+            .filter_map(|key| Some((key.clone(), node.view.labels.get(key)?.to_owned())))
+            .collect();
         (!labels.is_empty()).then_some(Self::SetLabels { labels, from })
     }
 
@@ -98,7 +100,7 @@ impl NodeAction {
     }
 }
 
-impl From<&NodeAction> for Change {
+impl From<&NodeAction> for PlannedChange {
     fn from(action: &NodeAction) -> Self {
         let (kind, why) = match action {
             NodeAction::Initialize(_) => (Kind::Initialize, String::new()),
@@ -177,7 +179,10 @@ pub(crate) fn label_text(all: &NewLabels) -> String {
             .iter()
             .any(|[beta, stable]| *beta == key && all.get(*stable) == Some(value))
     };
-    let shown = all.iter().filter(|(key, value)| !repeats(key, value));
-    let shown: Vec<_> = shown.map(|(key, value)| format!("{key}={value}")).collect();
+    let shown: Vec<_> = all
+        .iter()
+        .filter(|(key, value)| !repeats(key, value))
+        .map(|(key, value)| format!("{key}={value}"))
+        .collect();
     shown.join(", ")
 }

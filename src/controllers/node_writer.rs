@@ -154,9 +154,10 @@ fn unless_missing<T>(result: kube::Result<T>) -> kube::Result<Written> {
 /// Sets the whole of `status.addresses`. The uid makes the API server refuse it (409) for a node that was recreated under
 /// the same name.
 fn addresses_patch(uid: &str, addresses: &[NodeAddress]) -> Patch<Value> {
-    let addresses = addresses.iter();
-    let addresses = addresses.map(|one| json!({"type": one.kind.as_str(), "address": one.address}));
-    let addresses: Vec<_> = addresses.collect();
+    let addresses: Vec<_> = addresses
+        .iter()
+        .map(|one| json!({"type": one.kind.as_str(), "address": one.address}))
+        .collect();
     Patch::Merge(json!({"metadata": {"uid": uid}, "status": {"addresses": addresses}}))
 }
 
@@ -225,9 +226,10 @@ fn shutdown_taint(node: &NodeObject, is_off: bool) -> Option<Vec<PatchOperation>
     let is_due = node.meta.deletion_timestamp.is_none()
         && node.has_exact_taint(key, effect) != is_off
         && (node.ready == Ready::True) != is_off;
-    let taints = match is_off {
-        true => node.taints_with(key, effect),
-        false => node.taints_without_exact(key, effect),
+    let taints = if is_off {
+        node.taints_with(key, effect)
+    } else {
+        node.taints_without_exact(key, effect)
     };
     is_due.then(|| vec![set_taints(&taints)])
 }

@@ -1,7 +1,7 @@
 //! The actions that the controllers would apply: the result of `plan`, and the values that `--dry-run` compares.
 //!
 //! A controller decides on *actions*, whose `Display` is the sentence of a plan. The running program applies them; a plan
-//! collects them as [`Change`]s. Each controller has a `plan` beside its loop that asks the same questions and calls the
+//! collects them as [`PlannedChange`]s. Each controller has a `plan` beside its loop that asks the same questions and calls the
 //! same decisions.
 
 use std::{
@@ -67,7 +67,7 @@ impl fmt::Display for Object {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Findings {
     /// The actions that would be applied, in order.
-    pub(crate) changes: Vec<Change>,
+    pub(crate) changes: Vec<PlannedChange>,
     /// Differences that would stay.
     pub(crate) blocked: Vec<Blocked>,
     /// Warnings beside that.
@@ -76,7 +76,7 @@ pub(crate) struct Findings {
 
 /// An action as a plan shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Change {
+pub(crate) struct PlannedChange {
     pub(crate) effect: Effect,
     pub(crate) kind: Kind,
     /// A sentence.
@@ -87,7 +87,7 @@ pub(crate) struct Change {
     pub(crate) part: Option<String>,
 }
 
-impl Change {
+impl PlannedChange {
     /// The sentence of `action`, without a reason and a part.
     pub(crate) fn new(effect: Effect, kind: Kind, action: &impl fmt::Display) -> Self {
         Self {
@@ -163,7 +163,7 @@ impl Findings {
     }
 
     /// An action that would be applied.
-    pub(crate) fn act(&mut self, action: impl Into<Change>) {
+    pub(crate) fn act(&mut self, action: impl Into<PlannedChange>) {
         self.changes.push(action.into());
     }
 

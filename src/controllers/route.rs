@@ -35,8 +35,8 @@ use std::{collections::HashMap, hash::RandomState, sync::Arc, time::Duration};
 use ccm_core::{
     Cloud, Priority,
     controllers::{
-        Backoff, Change, ControllerContext, ControllerDef, ControllerSetup, Informer, Needs, NodeObject,
-        NotStarted,
+        Backoff, ControllerContext, ControllerNames, ControllerSetup, Informer, Needs, NodeObject,
+        NotStarted, StoreChange,
     },
     routes::ClusterCidrs,
 };
@@ -45,13 +45,19 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 
+#[cfg(test)]
+pub(crate) use self::metrics::record_metrics;
 pub(crate) use self::plan::plan;
 use self::{
-    metrics::RouteMetrics, outcome::fingerprint, report::Reports, retries::PendingRetries, window::Window,
+    metrics::{RouteMetrics, Trigger},
+    outcome::fingerprint,
+    report::Reports,
+    retries::PendingRetries,
+    window::Window,
 };
 use crate::{
     config::RouteConfig,
-    controllers::{Framework, node_writer::NodeWriter},
+    controllers::{Framework, FrameworkController, node_writer::NodeWriter},
 };
 
 /// Source of this controller's events.
@@ -59,22 +65,19 @@ pub(crate) const COMPONENT: &str = "route_controller";
 /// Its name on the command line.
 pub(crate) const NAME: &str = "node-route-controller";
 
-pub(crate) const DEF: ControllerDef = ControllerDef {
-    name: NAME,
-    aliases: &["route"],
-    migration_name: Some("route-controller"),
-    client_name: "route-controller",
-    default_on: true,
-    needs,
-    start: |context| {
-        let framework = context.setup.framework_as::<Framework>()?;
-        Ok(Box::pin(RouteController::new(context, &framework).run()))
+pub(crate) const CONTROLLER: FrameworkController = FrameworkController {
+    names: ControllerNames {
+        name: NAME,
+        aliases: &["route"],
+        migration_name: Some("route-controller"),
+        client_name: "route-controller",
     },
+    needs,
+    start: |context, framework| Box::pin(RouteController::new(context, framework).run()),
 };
 
-fn needs(setup: &ControllerSetup) -> Result<Needs, NotStarted> {
-    let framework = setup.framework_as::<Framework>();
-    if framework.is_ok_and(|framework| !framework.config.route.enabled) {
+fn needs(setup: &ControllerSetup, framework: &Framework) -> Result<Needs, NotStarted> {
+    if !framework.config.route.enabled {
         return Err(NotStarted::NotConfigured("no routes are desired (--configure-cloud-routes=false)"));
     }
     let needs = Needs {
@@ -116,6 +119,9 @@ pub(crate) struct RouteController {
     failures: u32,
     /// When a pass is due in any case.
     next: Instant,
+    /// Why the last pass ran, and whether the next one continues it.
+    trigger: Trigger,
+    continues: bool,
     metrics: RouteMetrics,
     shutdown: CancellationToken,
 }
@@ -145,6 +151,8 @@ impl RouteController {
             started: Timestamp::now().as_second(),
             failures: 0,
             next: Instant::now(),
+            trigger: Trigger::Periodic,
+            continues: false,
             metrics: context.metrics.with(RouteMetrics::register),
             shutdown: context.shutdown,
         }
@@ -159,7 +167,7 @@ impl RouteController {
         };
         info!(controller = COMPONENT, cluster_cidr = %cidrs, "Controller started");
         self.metrics.running.set(1);
-        for result in ["written", "gone", "failed"] {
+        for result in ["written", "missing", "failed"] {
             // The counters exist before the first write.
             let counter = self.metrics.conditions.get_or_create(&[("result", result)]);
             counter.inc_by(0);
@@ -234,7 +242,7 @@ impl RouteController {
     }
 
     /// Observes a change of a node, if it matters for routes.
-    fn observe(&mut self, change: Change) {
+    fn observe(&mut self, change: StoreChange) {
         let name = change.into_key();
         let node = self.nodes.get(&name);
         let now = node.and_then(|node| fingerprint(&node, &self.hasher));

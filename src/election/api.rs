@@ -10,7 +10,7 @@ use super::lease::Lease;
 
 /// Why a request failed.
 #[derive(Clone, Debug, thiserror::Error)]
-pub(super) enum Failure {
+pub(super) enum LeaseFailure {
     /// The API server refused the request: nothing was changed.
     #[error("{0}")]
     Refused(String),
@@ -25,13 +25,13 @@ pub(super) enum Failure {
 /// The store of the Lease.
 pub(super) trait Leases: Send + Sync + 'static {
     /// The Lease, if there is one.
-    fn get(&self) -> impl Future<Output = Result<Option<Lease>, Failure>> + Send;
+    fn get(&self) -> impl Future<Output = Result<Option<Lease>, LeaseFailure>> + Send;
 
-    /// Creates it. [`Failure::Conflict`] if there is one.
-    fn create(&self, lease: &Lease) -> impl Future<Output = Result<Lease, Failure>> + Send;
+    /// Creates it. [`LeaseFailure::Conflict`] if there is one.
+    fn create(&self, lease: &Lease) -> impl Future<Output = Result<Lease, LeaseFailure>> + Send;
 
-    /// Replaces it, unless another process wrote it since it was read ([`Failure::Conflict`]).
-    fn update(&self, lease: &Lease) -> impl Future<Output = Result<Lease, Failure>> + Send;
+    /// Replaces it, unless another process wrote it since it was read ([`LeaseFailure::Conflict`]).
+    fn update(&self, lease: &Lease) -> impl Future<Output = Result<Lease, LeaseFailure>> + Send;
 
     /// Publishes an event about the Lease. Does not wait.
     fn announce(&self, lease: &Lease, message: &str);
@@ -56,7 +56,7 @@ impl ApiServer {
 }
 
 impl Leases for ApiServer {
-    async fn get(&self) -> Result<Option<Lease>, Failure> {
+    async fn get(&self) -> Result<Option<Lease>, LeaseFailure> {
         match self.api.get(&self.name).await {
             Ok(object) => Ok(Some(Lease(object))),
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
@@ -64,12 +64,12 @@ impl Leases for ApiServer {
         }
     }
 
-    async fn create(&self, lease: &Lease) -> Result<Lease, Failure> {
+    async fn create(&self, lease: &Lease) -> Result<Lease, LeaseFailure> {
         let created = self.api.create(&PostParams::default(), &lease.0).await;
         created.map(Lease).map_err(failure)
     }
 
-    async fn update(&self, lease: &Lease) -> Result<Lease, Failure> {
+    async fn update(&self, lease: &Lease) -> Result<Lease, LeaseFailure> {
         let params = PostParams::default();
         let updated = self.api.replace(&self.name, &params, &lease.0).await;
         updated.map(Lease).map_err(failure)
@@ -80,11 +80,11 @@ impl Leases for ApiServer {
     }
 }
 
-fn failure(error: kube::Error) -> Failure {
+fn failure(error: kube::Error) -> LeaseFailure {
     match error {
-        kube::Error::Api(status) if status.code == 409 => Failure::Conflict,
+        kube::Error::Api(status) if status.code == 409 => LeaseFailure::Conflict,
         // A server error may come from a proxy after the request went through.
-        kube::Error::Api(status) if status.code < 500 => Failure::Refused(status.message.clone()),
-        error => Failure::Unknown(ccm_core::error::report(&error)),
+        kube::Error::Api(status) if status.code < 500 => LeaseFailure::Refused(status.message.clone()),
+        error => LeaseFailure::Unknown(ccm_core::error::report(&error)),
     }
 }

@@ -1,4 +1,4 @@
-//! The loop of an election: it runs the steps that [`State`] decides.
+//! The loop of an election: it runs the steps that [`ElectionState`] decides.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::{
-    api::{Failure, Leases},
+    api::{LeaseFailure, Leases},
     metrics::ElectionMetrics,
     request_timeout,
-    state::{State, Step},
+    state::{ElectionState, Step},
 };
 use crate::logging::{Failing, warn_if_new};
 
@@ -56,7 +56,7 @@ pub(super) struct Lost(pub(super) String);
 
 /// The result of one try.
 #[derive(Debug, PartialEq, Eq)]
-enum Outcome {
+enum AttemptOutcome {
     /// This process holds the lease, until this time unless it is renewed.
     Acquired(Instant),
     /// Another process holds it.
@@ -67,7 +67,7 @@ enum Outcome {
 
 pub(super) struct Elector<L> {
     pub(super) leases: L,
-    pub(super) state: State,
+    pub(super) state: ElectionState,
     pub(super) fence: Fence,
     pub(super) metrics: ElectionMetrics,
     /// The current leader, for readers.
@@ -82,7 +82,7 @@ pub(super) struct Elector<L> {
 impl<L: Leases> Elector<L> {
     pub(super) fn new(
         leases: L,
-        state: State,
+        state: ElectionState,
         fence: Fence,
         metrics: ElectionMetrics,
         leader: watch::Sender<Leader>,
@@ -142,7 +142,7 @@ impl<L: Leases> Elector<L> {
         loop {
             let outcome = self.attempt().await;
             self.report(&outcome);
-            if let Outcome::Acquired(until) = outcome {
+            if let AttemptOutcome::Acquired(until) = outcome {
                 return until;
             }
             let jitter = rand::random_range(0.0..=JITTER);
@@ -154,8 +154,7 @@ impl<L: Leases> Elector<L> {
     async fn renew(&mut self, mut until: Instant, stop: &CancellationToken) -> Result<(), Lost> {
         let mut why = "there was no time to renew the lease".to_owned();
         loop {
-            let next = self.tried.checked_add(self.state.config().retry_period);
-            let next = next.unwrap_or(until);
+            let next = self.tried.checked_add(self.state.config().retry_period).unwrap_or(until);
             let renewal = async {
                 sleep_until(next).await;
                 // Not after a pause of this process.
@@ -175,9 +174,9 @@ impl<L: Leases> Elector<L> {
             };
             self.report(&outcome);
             match outcome {
-                Outcome::Acquired(renewed) => until = renewed,
-                Outcome::Failed(reason) => why = reason,
-                Outcome::Waiting => {
+                AttemptOutcome::Acquired(renewed) => until = renewed,
+                AttemptOutcome::Failed(reason) => why = reason,
+                AttemptOutcome::Waiting => {
                     let holder = self.state.lease().map_or("", |lease| lease.holder());
                     return Err(Lost(format!("{holder:?} has acquired the lease")));
                 }
@@ -186,7 +185,7 @@ impl<L: Leases> Elector<L> {
     }
 
     /// One try to acquire or to renew the lease.
-    async fn attempt(&mut self) -> Outcome {
+    async fn attempt(&mut self) -> AttemptOutcome {
         self.tried = Instant::now();
         if let Some(lease) = self.state.renewal(self.tried, Timestamp::now()) {
             match self.write(&Step::Update(lease)).await {
@@ -196,23 +195,23 @@ impl<L: Leases> Elector<L> {
         }
         let found = match self.ask(self.leases.get()).await {
             Ok(found) => found,
-            Err(error) => return Outcome::Failed(format!("cannot read the lease: {error}")),
+            Err(error) => return AttemptOutcome::Failed(format!("cannot read the lease: {error}")),
         };
         let leads = self.state.until().is_some();
         let Some(step) = self.state.observe(found, Instant::now(), Timestamp::now()) else {
-            return Outcome::Waiting;
+            return AttemptOutcome::Waiting;
         };
         if leads {
             self.metrics.slow_path.inc();
         }
         match self.write(&step).await {
             Ok(outcome) => outcome,
-            Err(error) => Outcome::Failed(format!("cannot write the lease: {error}")),
+            Err(error) => AttemptOutcome::Failed(format!("cannot write the lease: {error}")),
         }
     }
 
     /// Writes the Lease with this process as its holder.
-    async fn write(&mut self, step: &Step) -> Result<Outcome, Failure> {
+    async fn write(&mut self, step: &Step) -> Result<AttemptOutcome, LeaseFailure> {
         let sent = Instant::now();
         // Also if this future is dropped.
         self.unanswered = true;
@@ -220,23 +219,26 @@ impl<L: Leases> Elector<L> {
             Step::Create(lease) => self.ask(self.leases.create(lease)).await,
             Step::Update(lease) => self.ask(self.leases.update(lease)).await,
         };
-        self.unanswered = matches!(written, Err(Failure::Unknown(_)));
+        self.unanswered = matches!(written, Err(LeaseFailure::Unknown(_)));
         match self.state.written(written?, sent) {
             Some(until) => {
                 self.fence.allow_until(until);
                 self.leader.send_replace(Leader::We(sent));
                 self.metrics.master.set(1);
-                Ok(Outcome::Acquired(until))
+                Ok(AttemptOutcome::Acquired(until))
             }
-            None => Ok(Outcome::Waiting),
+            None => Ok(AttemptOutcome::Waiting),
         }
     }
 
-    async fn ask<T>(&self, request: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    async fn ask<T>(
+        &self,
+        request: impl Future<Output = Result<T, LeaseFailure>>,
+    ) -> Result<T, LeaseFailure> {
         let limit = request_timeout(self.state.config());
         timeout(limit, request)
             .await
-            .unwrap_or_else(|_| Err(Failure::Unknown(format!("no answer within {limit:?}"))))
+            .unwrap_or_else(|_| Err(LeaseFailure::Unknown(format!("no answer within {limit:?}"))))
     }
 
     /// Releases the lease if this process holds it. A renewal that was cut off may have been carried out meanwhile.
@@ -251,7 +253,7 @@ impl<L: Leases> Elector<L> {
                 }
                 let released = lease.released(Timestamp::now());
                 match self.ask(self.leases.update(&released)).await {
-                    Err(Failure::Conflict) => {}
+                    Err(LeaseFailure::Conflict) => {}
                     outcome => return outcome.map(|_| true),
                 }
             }
@@ -271,15 +273,15 @@ impl<L: Leases> Elector<L> {
     }
 
     /// Logs changes of the outcome.
-    fn report(&mut self, outcome: &Outcome) {
-        if let Outcome::Failed(error) = outcome {
+    fn report(&mut self, outcome: &AttemptOutcome) {
+        if let AttemptOutcome::Failed(error) = outcome {
             warn_if_new!(self.failing.begins(()), error, "Cannot acquire or renew the lease, trying again");
             return;
         }
         if self.failing.ends() {
             info!("The lease can be read and written again");
         }
-        if *outcome == Outcome::Waiting
+        if *outcome == AttemptOutcome::Waiting
             && let Some(lease) = self.state.lease()
         {
             let other = Leader::Other(lease.holder().to_owned());

@@ -8,7 +8,7 @@ use crate::config::ElectionConfig;
 
 /// The state of the Lease, as far as it is known.
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct ElectionState {
     terms: Terms,
     config: ElectionConfig,
     /// The name of the Lease.
@@ -35,7 +35,7 @@ pub(super) enum Step {
     Update(Lease),
 }
 
-impl State {
+impl ElectionState {
     pub(super) fn new(config: &ElectionConfig, identity: &str, name: &str) -> Self {
         Self {
             terms: Terms {

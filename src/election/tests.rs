@@ -8,7 +8,7 @@ use rand::{Rng, SeedableRng, rngs::SmallRng};
 use tokio::time::sleep;
 
 use super::{
-    api::{Failure, Leases},
+    api::{LeaseFailure, Leases},
     elector::{Leader, Lost},
     lease::{Lease, Terms},
     metrics::ElectionMetrics,
@@ -84,8 +84,8 @@ impl Client {
     async fn serve<T>(
         &self,
         verb: &'static str,
-        serve: impl FnOnce(&mut Stored) -> Result<T, Failure>,
-    ) -> Result<T, Failure> {
+        serve: impl FnOnce(&mut Stored) -> Result<T, LeaseFailure>,
+    ) -> Result<T, LeaseFailure> {
         sleep(Duration::from_millis(5)).await;
         let (fault, answer) = {
             let mut stored = self.store.0.lock();
@@ -97,7 +97,7 @@ impl Client {
         sleep(Duration::from_millis(5)).await;
         match (fault, answer) {
             (Fault::None, Some(answer)) => answer,
-            (Fault::Refuse, _) => Err(Failure::Refused("no".to_owned())),
+            (Fault::Refuse, _) => Err(LeaseFailure::Refused("no".to_owned())),
             _ => std::future::pending().await,
         }
     }
@@ -112,23 +112,23 @@ fn put(stored: &mut Stored, lease: &Lease) -> Lease {
 }
 
 impl Leases for Client {
-    async fn get(&self) -> Result<Option<Lease>, Failure> {
+    async fn get(&self) -> Result<Option<Lease>, LeaseFailure> {
         self.serve("get", |stored| Ok(stored.lease.clone())).await
     }
 
-    async fn create(&self, lease: &Lease) -> Result<Lease, Failure> {
+    async fn create(&self, lease: &Lease) -> Result<Lease, LeaseFailure> {
         self.serve("create", |stored| match &stored.lease {
-            Some(_) => Err(Failure::Conflict),
+            Some(_) => Err(LeaseFailure::Conflict),
             None => Ok(put(stored, lease)),
         })
         .await
     }
 
-    async fn update(&self, lease: &Lease) -> Result<Lease, Failure> {
+    async fn update(&self, lease: &Lease) -> Result<Lease, LeaseFailure> {
         self.serve("update", |stored| match &stored.lease {
-            None => Err(Failure::Refused("not found".to_owned())),
+            None => Err(LeaseFailure::Refused("not found".to_owned())),
             Some(have) if have.0.metadata.resource_version != lease.0.metadata.resource_version => {
-                Err(Failure::Conflict)
+                Err(LeaseFailure::Conflict)
             }
             Some(_) => Ok(put(stored, lease)),
         })
@@ -170,7 +170,7 @@ impl Replica {
             name,
         };
         let metrics = ElectionMetrics::default();
-        let state = State::new(&config(), name, "ccm");
+        let state = ElectionState::new(&config(), name, "ccm");
         let elector = Elector::new(client, state, fence.clone(), metrics.clone(), sender);
         Self {
             fence,

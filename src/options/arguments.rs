@@ -31,14 +31,25 @@ impl Subcommand {
     }
 }
 
+/// A form of the help.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HelpForm {
+    /// `-h`: the most important flags.
+    Short,
+    /// `--help`, or the word `help`: all flags.
+    Full,
+}
+
 /// The content of the command line.
 #[derive(Debug, Default)]
 pub(super) struct Arguments {
     /// The values of every known flag that was given: the last one, or all of a flag that may be repeated.
     pub(super) given: BTreeMap<String, Vec<String>>,
-    /// Whether the user requests help.
-    pub(super) help_requested: bool,
+    /// The help that the user requests.
+    pub(super) help_requested: Option<HelpForm>,
     pub(super) subcommand: Option<Subcommand>,
+    /// Whether there are words that are neither flags nor a subcommand.
+    pub(super) has_unknown_words: bool,
     /// All problems of the other words.
     pub(super) errors: Vec<OptionError>,
 }
@@ -81,6 +92,7 @@ pub(super) fn read(command: &Command, words: impl IntoIterator<Item = OsString>)
             if !after_unknown {
                 match Subcommand::parse(&word) {
                     Some(known) if found.subcommand.is_none() => found.subcommand = Some(known),
+                    None if word == "help" => found.help_requested = Some(HelpForm::Full),
                     _ => positional.push(word),
                 }
             }
@@ -88,9 +100,16 @@ pub(super) fn read(command: &Command, words: impl IntoIterator<Item = OsString>)
             continue;
         };
         after_unknown = false;
-        if matches!((flag.name, flag.is_long), ("help", true) | ("h", false)) {
-            found.help_requested = true;
-            continue;
+        match (flag.name, flag.is_long) {
+            ("help", true) => {
+                found.help_requested = Some(HelpForm::Full);
+                continue;
+            }
+            ("h", false) => {
+                found.help_requested = found.help_requested.or(Some(HelpForm::Short));
+                continue;
+            }
+            _ => {}
         }
         let Some(arg) = lookup(command, &flag) else {
             after_unknown = flag.value.is_none();
@@ -109,10 +128,14 @@ pub(super) fn read(command: &Command, words: impl IntoIterator<Item = OsString>)
         }
     }
     if !positional.is_empty() {
+        found.has_unknown_words = true;
         let quoted: Vec<_> = positional.iter().map(|word| format!("{word:?}")).collect();
-        let mut words = positional.iter().filter(|_| found.subcommand.is_none());
-        let meant = words.find_map(|word| suggest::nearest(word, ["plan", "validate"]));
-        let hint = meant.map_or_else(String::new, |meant| format!("; did you mean {meant}?"));
+        let meant = positional.iter().find_map(|word| suggest::nearest(word, ["plan", "validate"]));
+        let hint = match (found.subcommand, meant) {
+            (Some(_), _) => String::new(),
+            (None, Some(meant)) => format!("; did you mean {meant}?"),
+            (None, None) => "; the subcommands are plan, validate and help".to_owned(),
+        };
         let (name, quoted) = (command.get_name(), quoted.join(" "));
         found.refuse(format!("{name:?} does not take any arguments, got [{quoted}]{hint}"));
     }
@@ -247,7 +270,9 @@ mod tests {
         assert_eq!(flags(&words), ["--refresh-topology-labels=true"]);
         assert_eq!(
             errors(&words),
-            ["\"cloud-controller-manager\" does not take any arguments, got [\"false\"]"]
+            [
+                "\"cloud-controller-manager\" does not take any arguments, got [\"false\"]; the subcommands are plan, validate and help"
+            ]
         );
     }
 
@@ -268,7 +293,8 @@ mod tests {
             |words: &[&str]| errors(words).remove(0).split_once("; ").map(|(_, hint)| hint.to_owned());
         assert_eq!(meant(&["valdate"]).as_deref(), Some("did you mean validate?"));
         assert_eq!(meant(&["plan", "validate"]), None);
-        assert_eq!(meant(&["serve"]), None);
+        let all = "the subcommands are plan, validate and help";
+        assert_eq!(meant(&["status"]).as_deref(), Some(all));
     }
 
     #[test]
@@ -289,7 +315,8 @@ mod tests {
             [
                 "unknown flag --bogus",
                 "unknown flag --other",
-                "\"cloud-controller-manager\" does not take any arguments, got [\"word\" \"--v=2\" \"--master\"]",
+                "\"cloud-controller-manager\" does not take any arguments, got [\"word\" \"--v=2\" \"--master\"]; \
+                 the subcommands are plan, validate and help",
             ]
         );
         assert_eq!(errors(&["--master"]), ["--master: a value must follow"]);
@@ -297,8 +324,11 @@ mod tests {
 
     #[test]
     fn help_is_found_among_mistakes() {
-        assert!(arguments(&["--bogus", "-h"]).help_requested);
-        assert!(arguments(&["--help"]).help_requested);
-        assert!(!arguments(&["--cluster-name", "--help"]).help_requested);
+        let requested = |words| arguments(words).help_requested;
+        assert_eq!(requested(&["--bogus", "-h"]), Some(HelpForm::Short));
+        assert_eq!(requested(&["-h", "--help"]), Some(HelpForm::Full));
+        assert_eq!(requested(&["--help", "-h"]), Some(HelpForm::Full));
+        assert_eq!(requested(&["help", "plan"]), Some(HelpForm::Full));
+        assert_eq!(requested(&["--cluster-name", "--help"]), None);
     }
 }

@@ -25,6 +25,7 @@ pub(super) fn lifecycle(reader: &mut Reader) -> LifecycleConfig {
         monitor_period: reader.duration(flags::NODE_MONITOR_PERIOD),
         deletion_grace: reader.non_empty(grace).map(|_| reader.duration(grace)),
         deletion_confirm: reader.duration(flags::NODE_DELETION_CONFIRM),
+        unresolved_confirm: LifecycleConfig::UNRESOLVED_CONFIRM,
         deletion_share: reader.share(flags::NODE_DELETION_SHARE),
     }
 }

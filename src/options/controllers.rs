@@ -5,29 +5,29 @@
 
 use std::collections::BTreeSet;
 
-use ccm_core::{Provider, config::suggest, controllers::ControllerDef};
+use ccm_core::{Provider, config::suggest, controllers::ControllerNames};
 
 use super::{flags::CONTROLLERS, value::Reader};
 use crate::config::Controllers;
-use crate::controllers::{self, FRAMEWORK};
+use crate::controllers::{self, Controller, FRAMEWORK};
 
 const FLAG: &str = CONTROLLERS.def.name;
 
 /// The short names of all controllers, for `--help`.
 pub(super) fn names(providers: &[&'static Provider]) -> String {
-    fn list<'a>(controllers: impl Iterator<Item = &'a ControllerDef>) -> String {
-        let names: Vec<_> = controllers.map(ControllerDef::short_name).collect();
+    fn list<'a>(controllers: impl Iterator<Item = &'a ControllerNames>) -> String {
+        let names: Vec<_> = controllers.map(ControllerNames::short_name).collect();
         names.join(", ")
     }
-    let mut text = list(FRAMEWORK.iter());
+    let mut text = list(FRAMEWORK.iter().map(|controller| &controller.names));
     for provider in providers {
-        let more = list(provider.controllers.iter());
+        let more = list(provider.controllers.iter().map(|controller| &controller.names));
         if !more.is_empty() {
             text += &format!("; with --cloud-provider={} also {more}", provider.name);
         }
     }
     let all = providers.iter().flat_map(|provider| provider.controllers);
-    let off = list(all.filter(|def| !def.default_on));
+    let off = list(all.filter(|controller| !controller.default_on).map(|controller| &controller.names));
     if !off.is_empty() {
         text += &format!("; * does not include {off}");
     }
@@ -37,25 +37,32 @@ pub(super) fn names(providers: &[&'static Provider]) -> String {
 /// The controllers that `--controllers` and a leader migration may name.
 pub(super) struct Known {
     /// The controllers of the framework and of the chosen provider; of all providers, if none is chosen.
-    controllers: Vec<&'static ControllerDef>,
+    controllers: Vec<Controller>,
     /// The controllers of other providers, with the names of these providers.
-    others: Vec<(&'static str, &'static ControllerDef)>,
+    others: Vec<(&'static str, &'static ControllerNames)>,
 }
 
 impl Known {
     pub(super) fn new(chosen: Option<&'static Provider>, providers: &[&'static Provider]) -> Self {
         let of = |provider: &&'static Provider| {
             let name = provider.name;
-            provider.controllers.iter().map(move |def| (name, def))
+            provider.controllers.iter().map(move |controller| (name, controller))
         };
         let all = providers.iter().flat_map(of);
         match chosen {
             Some(chosen) => Self {
                 controllers: controllers::all(chosen).collect(),
-                others: all.filter(|(name, _)| *name != chosen.name).collect(),
+                others: all
+                    .filter(|(name, _)| *name != chosen.name)
+                    .map(|(name, controller)| (name, &controller.names))
+                    .collect(),
             },
             None => Self {
-                controllers: FRAMEWORK.iter().chain(all.map(|(_, def)| def)).collect(),
+                controllers: FRAMEWORK
+                    .iter()
+                    .map(Controller::Framework)
+                    .chain(all.map(|(_, controller)| Controller::Provider(controller)))
+                    .collect(),
                 others: Vec::new(),
             },
         }
@@ -67,33 +74,38 @@ impl Known {
         let star = items.iter().any(|item| item == "*");
         for item in items.iter().filter(|item| *item != "*") {
             let name = item.strip_prefix('-').unwrap_or(item);
-            if self.controllers.iter().any(|def| def.is_called(name)) {
+            if self.controllers.iter().any(|controller| controller.names().is_called(name)) {
                 continue;
             }
-            if let Some((provider, _)) = self.others.iter().find(|(_, def)| def.is_called(name)) {
+            if let Some((provider, _)) = self.others.iter().find(|(_, names)| names.is_called(name)) {
                 reader.refuse(format!(
                     "--{FLAG}: {name:?} is a controller of the cloud provider {provider}, which is not chosen"
                 ));
                 continue;
             }
-            let known = self.controllers.iter();
-            let names = known.flat_map(|def| [def.name, def.short_name()]);
+            let known = self.controllers.iter().map(|controller| controller.names());
+            let names = known.flat_map(|names| [names.name, names.short_name()]);
             let hint = suggest::nearest(name, names)
                 .map(|name| format!("; did you mean {name:?}?"))
                 .unwrap_or_default();
             reader.refuse(format!("--{FLAG}: {name:?} is not in the list of known controllers{hint}"));
         }
-        let is_disabled = |def: &&&ControllerDef| {
+        let is_enabled = |controller: Controller| {
+            let names = controller.names();
             let decided = items.iter().find_map(|item| match item.strip_prefix('-') {
-                Some(name) => def.is_called(name).then_some(false),
-                None => def.is_called(item).then_some(true),
+                Some(name) => names.is_called(name).then_some(false),
+                None => names.is_called(item).then_some(true),
             });
             // As upstream, a list selects among the controllers of the framework. A provider starts the others by its settings.
-            let is_listed = star || !FRAMEWORK.iter().any(|framework| framework.name == def.name);
-            !decided.unwrap_or(is_listed && def.default_on)
+            let is_listed = star || matches!(controller, Controller::Provider(_));
+            decided.unwrap_or(is_listed && controller.is_default_on())
         };
-        let disabled = self.controllers.iter().filter(is_disabled);
-        let disabled: BTreeSet<_> = disabled.map(|def| def.name).collect();
+        let disabled: BTreeSet<_> = self
+            .controllers
+            .iter()
+            .filter(|controller| !is_enabled(**controller))
+            .map(|controller| controller.names().name)
+            .collect();
         if disabled.len() == self.controllers.len() {
             reader.warn(format!("--{FLAG} switches every controller off: nothing will be done"));
         }
@@ -105,13 +117,16 @@ impl Known {
 
     /// The canonical name of the controller with this name in the file of a leader migration.
     pub(super) fn migrated(&self, name: &str) -> Option<&'static str> {
-        let is = |def: &&&ControllerDef| def.migration_names().any(|known| known == name);
-        self.controllers.iter().find(is).map(|def| def.name)
+        self.controllers
+            .iter()
+            .map(|controller| controller.names())
+            .find(|names| names.migration_names().any(|known| known == name))
+            .map(|names| names.name)
     }
 
     /// Every name that [`Self::migrated`] knows.
     pub(super) fn migrated_names(&self) -> impl Iterator<Item = &'static str> {
-        self.controllers.iter().flat_map(|def| def.migration_names())
+        self.controllers.iter().flat_map(|controller| controller.names().migration_names())
     }
 }
 
@@ -129,8 +144,9 @@ mod tests {
         assert!(reader.errors.is_empty(), "{list}: {:?}", reader.errors);
         FRAMEWORK
             .iter()
-            .filter(|def| controllers.is_enabled(def.name))
-            .map(ControllerDef::short_name)
+            .map(|controller| &controller.names)
+            .filter(|names| controllers.is_enabled(names.name))
+            .map(ControllerNames::short_name)
             .collect()
     }
 

@@ -82,11 +82,13 @@ fn check_timing(lease: Duration, renew: Duration, retry: Duration, reader: &mut 
 /// Whether the API server accepts the name; a namespace has no dots and at most 63 characters.
 pub(super) fn is_object_name(name: &str, dots: bool) -> bool {
     let is_part = |part: &str| {
-        let is_inner = |b: u8| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-');
-        !part.is_empty() && part.bytes().all(is_inner) && part.trim_matches('-') == part
+        !part.is_empty()
+            && part.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-'))
+            && part.trim_matches('-') == part
     };
-    match dots {
-        true => name.len() <= 253 && name.split('.').all(is_part),
-        false => name.len() <= 63 && is_part(name),
+    if dots {
+        name.len() <= 253 && name.split('.').all(is_part)
+    } else {
+        name.len() <= 63 && is_part(name)
     }
 }

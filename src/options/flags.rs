@@ -120,6 +120,9 @@ flags! {
         /// With plan: only this Service, as namespace/name, and no nodes.
         SERVICE = "service": Text, as "NAMESPACE/NAME", "";
 
+        /// With plan: the context of the kubeconfig, in place of its current one.
+        CONTEXT = "context": Text, as "NAME", "";
+
         /// With plan and validate: text, for people, or json, for programs (docs/reference/plan.md, docs/reference/validate.md).
         /// The output is on standard output, the log on standard error.
         OUTPUT = "output": Text, as "FORM", "text";
@@ -131,6 +134,9 @@ flags! {
 
         /// With validate: warnings count as errors.
         STRICT = "strict": Bool, "false", HiddenDefault;
+
+        /// With validate: no request to the cloud. Config and manifests are checked, credentials and IDs are not.
+        OFFLINE = "offline": Bool, "false", HiddenDefault;
     }
     "Generic" {
         /// The cloud. By default the cloud in the program's own name, such as openstack-cloud-controller-manager, else the only
@@ -157,7 +163,7 @@ flags! {
         KUBE_API_CONTENT_TYPE = "kube-api-content-type": Text, as "TYPE", "application/vnd.kubernetes.protobuf";
 
         /// The maximum average of requests a second to the API server. Without it, or with 0 or less, there is no limit
-        /// (Go program: 20): the API server's priority and fairness rules apply.
+        /// (Go cloud-controller-manager: 20): the API server's priority and fairness rules apply.
         KUBE_API_QPS = "kube-api-qps": Float, "", NoDefault;
 
         /// With --kube-api-qps: how many requests may be sent at once after a pause. Without it, no effect.
@@ -225,7 +231,7 @@ flags! {
         LEADER_MIGRATION_CONFIG = "leader-migration-config": File, "";
     }
     "Nodes" {
-        /// How many nodes are initialized at once (Go program: 1). It limits requests to the API server; one request to the cloud
+        /// How many nodes are initialized at once (Go cloud-controller-manager: 1). It limits requests to the API server; one request to the cloud
         /// covers hundreds of nodes in any case.
         CONCURRENT_NODE_SYNCS = "concurrent-node-syncs": Number(0), "32";
 
@@ -256,7 +262,7 @@ flags! {
         CONCURRENT_NODE_LIFECYCLE_SYNCS = "concurrent-node-lifecycle-syncs": Number(1), "1", NoEffect("one request to the cloud covers all of them");
     }
     "Services" {
-        /// How many load balancers are synced at once (Go program: 1). A load balancer that waits for the cloud does not count.
+        /// How many load balancers are synced at once (Go cloud-controller-manager: 1). A load balancer that waits for the cloud does not count.
         CONCURRENT_SERVICE_SYNCS = "concurrent-service-syncs": Number(0), "8";
 
         /// How often load balancers are compared with the cloud if no Service changed, to revert changes by others. A
@@ -281,7 +287,7 @@ flags! {
         CLUSTER_CIDR = "cluster-cidr": Text, "";
 
         /// How often routes are compared with the cloud if no node changed, to revert changes by others. A duration. Unless
-        /// given, 5m (Go program: 10s). Failed changes are retried regardless.
+        /// given, 5m (Go cloud-controller-manager: 10s). Failed changes are retried regardless.
         ROUTE_RECONCILIATION_PERIOD = "route-reconciliation-period": Period, "";
 
         /// Allocate addresses for the pods of each node.
@@ -292,8 +298,8 @@ flags! {
     }
     "Misc" {
         /// The kubeconfig file with the API server and the credentials for it. Changed credentials are applied without a
-        /// restart. With neither this nor --master: the service account of the pod. The environment variable KUBECONFIG is not
-        /// read.
+        /// restart. With neither this nor --master: the service account of the pod. Only plan reads the environment variable
+        /// KUBECONFIG, and ~/.kube/config outside of a pod.
         KUBECONFIG = "kubeconfig": File, "";
 
         /// The URL of the API server, in place of the URL in the kubeconfig file.

@@ -27,6 +27,8 @@ const GATES: &[(&str, Effect)] = &[
         Always(true, "routes are always reconciled by watching"),
     ),
     ("CloudControllerManagerWebhook", Missing("this version has no webhooks")),
+    ("ComponentFlagz", Always(true, "/flagz is always served")),
+    ("ComponentStatusz", Always(true, "/statusz is always served")),
     (
         "ControllerManagerReleaseLeaderElectionLockOnExit",
         Always(true, "the lease is always released at the end"),
@@ -97,6 +99,28 @@ mod tests {
         read(values).errors.iter().map(ToString::to_string).collect()
     }
 
+    /// Version 1.37 of the framework: the gates of its controller managers, its logs, its metrics and its debugging pages. Those
+    /// of API servers, which it knows as well, switch nothing there.
+    #[test]
+    fn every_gate_of_the_framework_is_known() {
+        let upstream = [
+            "AllAlpha",
+            "AllBeta",
+            "CloudControllerManagerWatchBasedRoutesReconciliation",
+            "CloudControllerManagerWebhook",
+            "ComponentFlagz",
+            "ComponentStatusz",
+            "ContextualLogging",
+            "ControllerManagerReleaseLeaderElectionLockOnExit",
+            "LoggingAlphaOptions",
+            "LoggingBetaOptions",
+            "NativeHistograms",
+        ];
+        let mut ours: Vec<_> = GATES.iter().map(|(name, _)| *name).collect();
+        ours.sort_unstable();
+        assert_eq!(ours, upstream);
+    }
+
     #[test]
     fn gates_are_a_map_that_may_be_repeated() {
         let reader = read(&["AllBeta=true,LoggingBetaOptions=0,", "AllBeta = F"]);
@@ -143,6 +167,8 @@ mod tests {
         let warnings = |value: &str| read(&[value]).warnings;
         for gate in [
             "CloudControllerManagerWatchBasedRoutesReconciliation",
+            "ComponentFlagz",
+            "ComponentStatusz",
             "ControllerManagerReleaseLeaderElectionLockOnExit",
             "ContextualLogging",
         ] {

@@ -25,6 +25,8 @@ pub(super) fn api_server(limit: Option<ClientLimit>, reader: &mut Reader) -> Api
     }
     ApiServerConfig {
         kubeconfig: reader.path(flags::KUBECONFIG),
+        // Only `plan` has the flag.
+        context: None,
         master,
         limit,
     }

@@ -60,9 +60,9 @@ fn is_version(text: &str) -> bool {
     let numbers_end = rest.find(['-', '+']).unwrap_or(rest.len());
     let (numbers, suffix) = rest.split_at(numbers_end);
     let parts: Vec<_> = numbers.split('.').collect();
-    let digits = |part: &&str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
-    let allowed = |b: u8| b.is_ascii_alphanumeric() || b"-+.".contains(&b);
-    parts.len() == 3 && parts.iter().all(digits) && suffix.bytes().all(allowed)
+    parts.len() == 3
+        && parts.iter().all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()))
+        && suffix.bytes().all(|b| b.is_ascii_alphanumeric() || b"-+.".contains(&b))
 }
 
 fn raw_version(compiled_in: &[&'static Provider]) -> String {
@@ -89,8 +89,9 @@ fn config_reference(cloud_provider: &str, compiled_in: &[&'static Provider]) -> 
     if !cloud_provider.is_empty() || compiled_in.is_empty() {
         return providers::find(cloud_provider, compiled_in).map(|provider| (provider.config_reference)());
     }
-    let all = compiled_in.iter();
-    let all = all.map(|provider| format!("# {}\n\n{}", provider.name, (provider.config_reference)()));
+    let all = compiled_in
+        .iter()
+        .map(|provider| format!("# {}\n\n{}", provider.name, (provider.config_reference)()));
     Ok(all.collect::<Vec<_>>().join("\n"))
 }
 

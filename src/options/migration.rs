@@ -67,7 +67,7 @@ fn is_ours(component: &str) -> bool {
 fn read(file: Option<&str>, known: &Known, reader: &mut Reader) -> Option<MigrationConfig> {
     let Some(file) = file else {
         // In the order of upstream's `DefaultLeaderMigrationConfiguration`.
-        let names = FRAMEWORK.iter().rev().filter_map(|def| def.migration_name);
+        let names = FRAMEWORK.iter().rev().filter_map(|controller| controller.names.migration_name);
         let leaders = names.map(|name| ControllerLeader {
             name: name.to_owned(),
             component: ANY.to_owned(),

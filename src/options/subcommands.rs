@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::{arguments::Subcommand, flags, value::Reader};
 use crate::config::{Config, OutputFormat};
-use crate::validate::Manifests;
+use crate::validate::{CloudAccess, Manifests};
 
 /// A request for a plan.
 #[derive(Clone, Debug)]
@@ -26,6 +26,8 @@ pub struct ValidateRequest {
     pub manifests: Vec<Manifests>,
     /// Whether warnings count as errors.
     pub strict: bool,
+    /// Whether requests are sent to the cloud.
+    pub cloud: CloudAccess,
     /// The format of the report.
     pub output: OutputFormat,
 }
@@ -50,6 +52,17 @@ pub(super) fn service(subcommand: Option<Subcommand>, reader: &mut Reader) -> Op
     }
 }
 
+/// The context of the kubeconfig.
+pub(super) fn context(subcommand: Option<Subcommand>, reader: &mut Reader) -> Option<String> {
+    let context = reader.non_empty(flags::CONTEXT)?;
+    if subcommand != Some(Subcommand::Plan) {
+        reader.refuse(
+            "--context is for the subcommand plan: write cloud-controller-manager plan --context ...",
+        );
+    }
+    Some(context)
+}
+
 /// The format of the output.
 pub(super) fn output(subcommand: Option<Subcommand>, reader: &mut Reader) -> OutputFormat {
     if subcommand.is_some() || reader.text(flags::OUTPUT) == "text" {
@@ -61,12 +74,24 @@ pub(super) fn output(subcommand: Option<Subcommand>, reader: &mut Reader) -> Out
     OutputFormat::Text
 }
 
-/// The sources of manifests, and whether warnings count as errors.
-pub(super) fn manifests(subcommand: Option<Subcommand>, reader: &mut Reader) -> (Vec<Manifests>, bool) {
+/// What `validate` is asked for, next to the config.
+pub(super) struct Validation {
+    pub(super) manifests: Vec<Manifests>,
+    pub(super) strict: bool,
+    pub(super) cloud: CloudAccess,
+}
+
+/// The sources of manifests, whether warnings count as errors, and whether the cloud is asked.
+pub(super) fn validation(subcommand: Option<Subcommand>, reader: &mut Reader) -> Validation {
     let strict = reader.boolean(flags::STRICT);
+    let offline = reader.boolean(flags::OFFLINE);
     let names = reader.all(flags::SERVICES);
     if subcommand != Some(Subcommand::Validate) {
-        for (flag, given) in [("services", !names.is_empty()), ("strict", strict)] {
+        for (flag, given) in [
+            ("services", !names.is_empty()),
+            ("strict", strict),
+            ("offline", offline),
+        ] {
             if given {
                 reader.refuse(format!(
                     "--{flag} is for the subcommand validate: write cloud-controller-manager validate --{flag} ..."
@@ -90,5 +115,13 @@ pub(super) fn manifests(subcommand: Option<Subcommand>, reader: &mut Reader) -> 
             manifests.push(source);
         }
     }
-    (manifests, strict)
+    Validation {
+        manifests,
+        strict,
+        cloud: if offline {
+            CloudAccess::Offline
+        } else {
+            CloudAccess::Online
+        },
+    }
 }

@@ -156,8 +156,11 @@ pub(super) fn named_certificates(reader: &mut Reader) -> Vec<NamedCertificate> {
             Some((files, names)) => (files, Some(names)),
             None => (value.as_str(), None),
         };
-        let names = names.into_iter().flat_map(|names| names.split(','));
-        let names: Vec<_> = names.map(|name| name.trim().to_ascii_lowercase()).collect();
+        let names: Vec<_> = names
+            .into_iter()
+            .flat_map(|names| names.split(','))
+            .map(|name| name.trim().to_ascii_lowercase())
+            .collect();
         if names.iter().any(String::is_empty) {
             reader.invalid(FLAG, value, "empty names list is not allowed");
             continue;

@@ -34,7 +34,7 @@ pub(crate) struct Cluster {
 /// Follows the ownership tag of the cluster, if load balancers are planned.
 pub(super) fn follow_ownership_tag(client: &Client, config: &Config, cloud: &dyn Cloud) -> Option<KnownTag> {
     let has_load_balancers = config.controllers.is_enabled(service::NAME) && cloud.load_balancers().is_some();
-    has_load_balancers.then(|| service::follow_ownership_tag(client.clone()))
+    has_load_balancers.then(|| service::follow_ownership_tag(client.clone(), None))
 }
 
 impl Cluster {
@@ -48,8 +48,12 @@ impl Cluster {
             return Ok(Self::of(nodes, Vec::new(), OwnershipTag::default()));
         };
         let services = list(client).await.context("cannot list Services")?;
-        let tag = service::wait_for_ownership_tag(&mut tag).await;
-        let tag = tag.context("cannot read which cluster this is (namespace kube-system)")?;
+        let tag = service::wait_for_ownership_tag_of_plan(&mut tag)
+            .await
+            .context("cannot read which cluster this is (namespace kube-system)")?;
+        if let Some(id) = cloud.cluster_id() {
+            service::wait_for_cluster_id_of_plan(client, id).await;
+        }
         Ok(Self::of(nodes, services, tag))
     }
 

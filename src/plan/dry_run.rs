@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, fmt::Display, sync::Arc, time::Duration};
 
 use ccm_core::{
     Cloud, Freshness, Priority,
-    controllers::{Change, Informer, NodeObject, ServiceObject},
+    controllers::{Informer, NodeObject, ServiceObject, StoreChange},
     load_balancer::ReadOptions,
 };
 use futures_util::future::select_all;
@@ -54,7 +54,7 @@ metrics! {
         changes: Family<Labels<1>, Gauge> = "ccm_dry_run_changes",
         blocked: Gauge = "ccm_dry_run_blocked",
         problems: Gauge = "ccm_dry_run_problems",
-        plans: Counter = "ccm_dry_run_looks",
+        plans: Counter = "ccm_dry_run_plans",
     }
 }
 
@@ -83,6 +83,9 @@ impl DryRun {
         let mut tag = cluster::follow_ownership_tag(&self.client, &self.config, &*self.cloud);
         if let Some(tag) = &mut tag {
             service::wait_for_ownership_tag(tag).await;
+            if let Some(id) = self.cloud.cluster_id() {
+                service::wait_for_cluster_id(&self.client, id, service::IfMissing::Wait).await;
+            }
         }
         info!(
             "Dry run: nothing is written to the cloud or the cluster; the actions that would be applied are logged"
@@ -121,15 +124,14 @@ impl DryRun {
 
     /// The cluster as the stores have it.
     fn cluster(&self, tag: Option<&KnownTag>) -> Cluster {
-        let services = self.services.as_ref();
-        let services = services.map(|services| services.list()).unwrap_or_default();
+        let services = self.services.as_ref().map(|services| services.list()).unwrap_or_default();
         let tag = tag.and_then(|tag| tag.borrow().clone());
         Cluster::of(self.nodes.list(), services, tag.unwrap_or_default())
     }
 }
 
 /// Returns when an object has changed. Changes that come together are one.
-async fn changed(stores: &mut [UnboundedReceiver<Change>]) {
+async fn changed(stores: &mut [UnboundedReceiver<StoreChange>]) {
     let each = stores
         .iter_mut()
         .map(|changes| Box::pin(async { changes.recv_many(&mut Vec::new(), CHANGES).await }));
@@ -216,8 +218,7 @@ impl Reported {
         }
         let before = std::mem::replace(&mut self.lines, lines);
         let new: Vec<_> = self.lines.difference(&before).collect();
-        let over = before.difference(&self.lines);
-        let over: Vec<_> = over.filter(|_| summary.problems == 0).collect();
+        let over: Vec<_> = before.difference(&self.lines).filter(|_| summary.problems == 0).collect();
         new.iter().take(LINES).for_each(|line| line.log());
         for Line { about, what, .. } in over.iter().take(LINES) {
             info!(about, what, "No longer applies");

@@ -3,7 +3,7 @@
 
 use serde::Serialize;
 
-use super::{Plan, Summary, Verdict};
+use super::{Plan, PlanVerdict, Summary};
 use crate::controllers::plan::{Findings, Object, Problem};
 
 const VERSION: u32 = 1;
@@ -12,7 +12,7 @@ const VERSION: u32 = 1;
 struct Document<'a> {
     version: u32,
     provider: &'a str,
-    verdict: Verdict,
+    verdict: PlanVerdict,
     summary: Summary,
     services: Vec<Row<'a>>,
     parts: Vec<Row<'a>>,

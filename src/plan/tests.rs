@@ -1,10 +1,10 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use super::*;
-use crate::controllers::plan::{Blocked, Change, Findings, Kind, Object};
+use crate::controllers::plan::{Blocked, Findings, Kind, Object, PlannedChange};
 
-fn change(effect: Effect, kind: Kind, what: &str, why: &str) -> Change {
-    Change {
+fn change(effect: Effect, kind: Kind, what: &str, why: &str) -> PlannedChange {
+    PlannedChange {
         effect,
         kind,
         what: what.to_owned(),

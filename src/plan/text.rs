@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use ccm_core::load_balancer::Effect;
 
-use super::{Plan, Summary, Verdict};
-use crate::controllers::plan::{Change, Findings, Kind, Object};
+use super::{Plan, PlanVerdict, Summary};
+use crate::controllers::plan::{Findings, Kind, Object, PlannedChange};
 
 /// The text of a whole plan.
 pub(crate) fn render(plan: &Plan) -> String {
@@ -47,21 +47,23 @@ pub(crate) fn render(plan: &Plan) -> String {
     for (kind, lines) in changes {
         section(format!("{}: {}", title(kind), lines.len()), lines);
     }
-    let rest = nodes.iter().map(|(node, findings)| rest(findings, node));
-    let rest: Vec<_> = rest.filter(|lines| !lines.is_empty()).collect();
+    let rest: Vec<_> = nodes
+        .iter()
+        .map(|(node, findings)| rest(findings, node))
+        .filter(|lines| !lines.is_empty())
+        .collect();
     section(format!("Nodes left unchanged: {}", rest.len()), rest.concat());
     section(format!("Routes: {}", routes.len()), routes.concat());
-    let problems = plan.problems.iter();
-    let problems = problems.map(|problem| format!("  ? {}: {}\n", problem.about, problem.error));
+    let problems = plan.problems.iter().map(|problem| format!("  ? {}: {}\n", problem.about, problem.error));
     section("Could not be determined".to_owned(), problems.collect());
 
     let summary = Summary::of(plan);
     let read = format!("{} and {}", count(services, "Service"), count(nodes.len(), "node"));
     text += &match summary.verdict() {
-        Verdict::Nothing if summary.warnings == 0 => {
+        PlanVerdict::Nothing if summary.warnings == 0 => {
             format!("Nothing to do: {read} are as desired.\n")
         }
-        Verdict::Incomplete => format!("Plan (not complete): {summary}. Read {read}.\n"),
+        PlanVerdict::Incomplete => format!("Plan (not complete): {summary}. Read {read}.\n"),
         _ => format!("Plan: {summary}. Read {read}.\n"),
     };
     text
@@ -93,7 +95,7 @@ fn lines(findings: &Findings, prefix: &str) -> Vec<String> {
     changes.chain(rest(findings, prefix)).collect()
 }
 
-fn change_line(change: &Change, prefix: &str) -> String {
+fn change_line(change: &PlannedChange, prefix: &str) -> String {
     let sign = match change.effect {
         Effect::Create => '+',
         Effect::Change => '~',
@@ -108,9 +110,7 @@ fn change_line(change: &Change, prefix: &str) -> String {
 
 /// Blocked differences and warnings.
 fn rest(findings: &Findings, prefix: &str) -> Vec<String> {
-    let blocked = findings.blocked.iter();
-    let blocked = blocked.map(|blocked| format!("  ! {prefix}{}\n", blocked.what));
-    let warnings = findings.warnings.iter();
-    let warnings = warnings.map(|warning| format!("  * {prefix}{warning}\n"));
+    let blocked = findings.blocked.iter().map(|blocked| format!("  ! {prefix}{}\n", blocked.what));
+    let warnings = findings.warnings.iter().map(|warning| format!("  * {prefix}{warning}\n"));
     blocked.chain(warnings).collect()
 }

@@ -131,8 +131,9 @@ fn clients(config: &Config, api_server: &ApiServer, work: &Work, fence: &Fence) 
     };
     let mut clients = Clients::new();
     for controller in controllers::all(config.provider) {
-        let name = controller.client_name;
-        if config.controllers.is_enabled(controller.name) && !clients.contains_key(name) {
+        let names = controller.names();
+        let name = names.client_name;
+        if config.controllers.is_enabled(names.name) && !clients.contains_key(name) {
             let client = match &accounts {
                 Some(accounts) => accounts.client(name),
                 None => work.client(Some(name)),

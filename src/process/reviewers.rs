@@ -18,11 +18,15 @@ pub(super) async fn load(
     problems: &mut Vec<String>,
 ) -> Option<Reviewers> {
     let file = config.authentication_kubeconfig.as_deref();
-    let authentication = client("--authentication-kubeconfig", file, main).await;
-    let authentication = authentication.map_err(|problem| problems.push(problem)).ok();
+    let authentication = client("--authentication-kubeconfig", file, main)
+        .await
+        .map_err(|problem| problems.push(problem))
+        .ok();
     let file = config.authorization_kubeconfig.as_deref();
-    let authorization = client("--authorization-kubeconfig", file, main).await;
-    let authorization = authorization.map_err(|problem| problems.push(problem)).ok();
+    let authorization = client("--authorization-kubeconfig", file, main)
+        .await
+        .map_err(|problem| problems.push(problem))
+        .ok();
     let ((authentication, lookup_required), (authorization, _)) = authentication.zip(authorization)?;
     Some(Reviewers {
         authentication,
@@ -38,6 +42,7 @@ async fn client(flag: &'static str, file: Option<&Path>, main: &ApiServer) -> Re
             let source = Source::File {
                 flag,
                 path: file.to_owned(),
+                context: None,
                 server: None,
             };
             (Credentials::load(source).await?, true)
@@ -47,8 +52,10 @@ async fn client(flag: &'static str, file: Option<&Path>, main: &ApiServer) -> Re
             None => (main.credentials.clone(), false),
         },
     };
-    let client = main.with(credentials).for_reviews();
-    let client = client.map_err(|error| format!("{flag}: cannot be used: {error:#}"))?;
+    let client = main
+        .with(credentials)
+        .for_reviews()
+        .map_err(|error| format!("{flag}: cannot be used: {error:#}"))?;
     Ok((client, chosen))
 }
 

@@ -74,8 +74,7 @@ impl Access {
     /// # Errors
     /// The problem of a file, for the user.
     pub(super) fn open(config: &AccessConfig, registry: &mut Registry) -> Result<Self, String> {
-        let clients = config.client_authorities.clone();
-        let clients = clients.map(authorities::open).transpose()?;
+        let clients = config.client_authorities.clone().map(authorities::open).transpose()?;
         let looks_up = !config.skip_lookup && clients.is_none();
         Ok(Self {
             open_paths: config.open_paths.clone(),
@@ -164,9 +163,10 @@ impl Access {
             let user = self.reviews.authenticate(&reviewers.authentication, token).await;
             return user.map_err(|_| Refusal::unavailable(AUTHENTICATE))?.ok_or_else(Refusal::unauthorized);
         }
-        match refused {
-            true => Err(Refusal::unauthorized()),
-            false => Ok(User::anonymous()),
+        if refused {
+            Err(Refusal::unauthorized())
+        } else {
+            Ok(User::anonymous())
         }
     }
 

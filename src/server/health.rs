@@ -8,7 +8,7 @@
 //! | `/livez`, `/healthz` | a part of the program is stuck and needs a restart |
 //! | `/readyz` | the same, the cloud was never reached, stores are not filled, or the program is about to end |
 //!
-//! Whether the cloud answers is a check that `/readyz` shows without failing.
+//! Whether the cloud answers and whether watches work are checks that `/healthz` and `/readyz` show without failing.
 //!
 //! Bodies, `?verbose`, `?exclude=<check>` and the paths of single checks are those of the Kubernetes components. The reason of
 //! a failure may name addresses and users; only a client on this machine gets it, on the path of the check.
@@ -28,13 +28,23 @@ use crate::metrics::{Labels, register};
 
 /// The consequence of a failing check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum CheckKind {
     /// The process must be restarted. On `/livez`, `/healthz` and `/readyz`.
     Live,
     /// The process cannot do its work now. On `/readyz` only.
     Ready,
-    /// Neither another replica nor a restart would help. `/readyz` shows it without failing.
+    /// Neither another replica nor a restart would help. `/healthz` and `/readyz` show it without failing.
     Shown,
+}
+
+impl CheckKind {
+    fn is_on(self, endpoint: Endpoint) -> bool {
+        match self {
+            Self::Live => true,
+            Self::Ready => endpoint == Endpoint::Readyz,
+            Self::Shown => endpoint != Endpoint::Livez,
+        }
+    }
 }
 
 /// All checks of the program. Clones share them.
@@ -43,7 +53,7 @@ pub(crate) struct Checks(Arc<RwLock<Vec<Check>>>);
 
 struct Check {
     name: &'static str,
-    kind: Kind,
+    kind: CheckKind,
     probe: Box<dyn Fn() -> Result<(), String> + Send + Sync>,
 }
 
@@ -52,11 +62,11 @@ struct Check {
 pub(crate) struct CheckHandle(Arc<RwLock<Result<(), String>>>);
 
 impl Checks {
-    /// A [`Kind::Ready`] check that fails until it is set to succeed.
+    /// A [`CheckKind::Ready`] check that fails until it is set to succeed.
     pub(crate) fn register(&self, name: &'static str) -> CheckHandle {
         let handle = CheckHandle(Arc::new(RwLock::new(Err("not started yet".to_owned()))));
         let state = Arc::clone(&handle.0);
-        self.register_probe(name, Kind::Ready, move || state.read().clone());
+        self.register_probe(name, CheckKind::Ready, move || state.read().clone());
         handle
     }
 
@@ -64,7 +74,7 @@ impl Checks {
     pub(crate) fn register_probe(
         &self,
         name: &'static str,
-        kind: Kind,
+        kind: CheckKind,
         probe: impl Fn() -> Result<(), String> + Send + Sync + 'static,
     ) {
         let probe = Box::new(probe);
@@ -72,18 +82,33 @@ impl Checks {
     }
 
     /// All checks.
-    pub(super) fn all(&self) -> Vec<(&'static str, Kind, Result<(), String>)> {
+    pub(super) fn all(&self) -> Vec<(&'static str, CheckKind, Result<(), String>)> {
         self.of(Endpoint::Readyz)
     }
 
-    fn of(&self, endpoint: Endpoint) -> Vec<(&'static str, Kind, Result<(), String>)> {
+    /// The reason why this check fails, if it does.
+    #[cfg(test)]
+    pub(crate) fn failing(&self, name: &str) -> Option<String> {
+        let mut all = self.all().into_iter();
+        all.find(|(known, ..)| *known == name)?.2.err()
+    }
+
+    /// The failing checks of `/livez`, with their reasons.
+    #[cfg(test)]
+    pub(crate) fn failing_live(&self) -> Vec<(&'static str, String)> {
+        let checks = self.of(Endpoint::Livez).into_iter();
+        checks.filter_map(|(name, _, state)| Some((name, state.err()?))).collect()
+    }
+
+    fn of(&self, endpoint: Endpoint) -> Vec<(&'static str, CheckKind, Result<(), String>)> {
         let known = self.0.read();
-        let checks = known.iter();
-        let checks = checks.filter(|check| endpoint == Endpoint::Readyz || check.kind == Kind::Live);
-        let checks = checks.map(|check| (check.name, check.kind, (check.probe)()));
-        let mut checks: Vec<_> = checks.collect();
+        let mut checks: Vec<_> = known
+            .iter()
+            .filter(|check| check.kind.is_on(endpoint))
+            .map(|check| (check.name, check.kind, (check.probe)()))
+            .collect();
         // The server answers at all.
-        checks.insert(0, ("ping", Kind::Live, Ok(())));
+        checks.insert(0, ("ping", CheckKind::Live, Ok(())));
         checks
     }
 }
@@ -159,7 +184,9 @@ pub(super) fn aggregate(
         slis.probed(name, endpoint, state.is_ok());
         lines.push(match state {
             Ok(()) => format!("[+]{name} ok"),
-            Err(_) if kind == Kind::Shown => format!("[-]{name} failed: reason withheld, does not count"),
+            Err(_) if kind == CheckKind::Shown => {
+                format!("[-]{name} failed: reason withheld, does not count")
+            }
             Err(reason) => {
                 failed.push(format!("{name}: {reason}"));
                 format!("[-]{name} failed: reason withheld")
@@ -244,7 +271,7 @@ mod tests {
 
     fn sample() -> (Checks, CheckHandle) {
         let checks = Checks::default();
-        checks.register_probe("event-loop", Kind::Live, || Ok(()));
+        checks.register_probe("event-loop", CheckKind::Live, || Ok(()));
         let ready = checks.register("cloud-provider");
         (checks, ready)
     }
@@ -277,7 +304,7 @@ mod tests {
         let (checks, ready) = sample();
         ready.set_ok();
         let (sender, receiver) = tokio::sync::watch::channel(Ok(()));
-        checks.register_probe("clock", Kind::Live, move || receiver.borrow().clone());
+        checks.register_probe("clock", CheckKind::Live, move || receiver.borrow().clone());
         for (state, status) in [(Ok(()), 200), (Err("late".to_owned()), 500)] {
             sender.send(state).unwrap();
             for endpoint in [Endpoint::Livez, Endpoint::Healthz, Endpoint::Readyz] {
@@ -347,7 +374,7 @@ mod tests {
     fn what_is_only_shown_fails_nothing() {
         let (checks, ready) = sample();
         ready.set_ok();
-        checks.register_probe("cloud-reachable", Kind::Shown, || Err("no route".to_owned()));
+        checks.register_probe("cloud-reachable", CheckKind::Shown, || Err("no route".to_owned()));
         assert_eq!(get(&checks, Endpoint::Readyz, ""), (200, "ok".into()));
         let (status, body) = get(&checks, Endpoint::Readyz, "verbose");
         assert_eq!(status, 200);

@@ -39,9 +39,11 @@ impl ConfigPages {
     }
 
     pub(super) fn flagz_json(&self) -> String {
-        let flags = self.flags.iter();
-        let flags = flags.map(|(flag, value)| (flag.clone(), Value::from(value.clone())));
-        let flags: serde_json::Map<_, _> = flags.collect();
+        let flags: serde_json::Map<_, _> = self
+            .flags
+            .iter()
+            .map(|(flag, value)| (flag.clone(), Value::from(value.clone())))
+            .collect();
         let page = json!({
             "kind": "Flagz",
             "apiVersion": "config.k8s.io/v1alpha1",
@@ -52,7 +54,7 @@ impl ConfigPages {
     }
 }
 
-/// The format of the Go cloud-controller-managers. Fields that they lack are in `Extra`.
+/// The format of upstream. Fields that they lack are in `Extra`.
 fn configz(config: &Config) -> Value {
     let value = |flag: &str| {
         let found = config.values.iter().find(|(name, _)| name == flag);
@@ -131,13 +133,15 @@ fn configz(config: &Config) -> Value {
     json!({"cloudcontrollermanager.config.k8s.io": configuration})
 }
 
-/// The format of the Go cloud-controller-managers.
+/// The format of upstream.
 fn migration(migration: Option<&MigrationConfig>) -> Value {
     let Some(migration) = migration else {
         return json!({"leaderName": "", "resourceLock": "", "controllerLeaders": null});
     };
-    let leaders = migration.leaders.iter();
-    let leaders = leaders.map(|leader| json!({"name": leader.name, "component": leader.component}));
+    let leaders = migration
+        .leaders
+        .iter()
+        .map(|leader| json!({"name": leader.name, "component": leader.component}));
     json!({
         "leaderName": migration.lease,
         "resourceLock": "leases",

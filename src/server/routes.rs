@@ -172,9 +172,9 @@ pub(super) fn prefers(headers: &HeaderMap, preferred: &str, otherwise: &str) -> 
         let items = values.flat_map(|value| value.to_str().unwrap_or_default().split(','));
         let weights = items.filter_map(|item| {
             let mut parts = item.split(';').map(str::trim);
-            let weight = |part: &str| part.strip_prefix("q=")?.parse::<f32>().ok();
             let is_content_type = parts.next()?.eq_ignore_ascii_case(content_type);
-            is_content_type.then(|| parts.find_map(weight).unwrap_or(1.0))
+            is_content_type
+                .then(|| parts.find_map(|part| part.strip_prefix("q=")?.parse::<f32>().ok()).unwrap_or(1.0))
         });
         weights.fold(0.0, f32::max)
     };

@@ -24,7 +24,7 @@ const MOST_ROWS: usize = 200;
 const QUEUES: [&str; 7] = [
     "workqueue_depth",
     "ccm_nodes_uninitialized",
-    "ccm_node_lifecycle_suspects",
+    "ccm_node_lifecycle_checked_nodes",
     "ccm_service_queue",
     "ccm_service_parts_running",
     "ccm_plan_parked",
@@ -204,7 +204,7 @@ impl Status {
             "services": services,
             "orphans": sources.orphans.map(|source| source()).unwrap_or_default(),
             "queues": Vec::from_iter(QUEUES.iter().flat_map(|name| figures(&metrics, |metric| metric == *name))),
-            "brake": figures(&metrics, |metric| metric == "ccm_nodes_deletion_held"),
+            "brake": figures(&metrics, |metric| metric == "ccm_node_deletions_paused"),
             "routes": figures(&metrics, is_route),
             "budgets": Vec::from_iter(sources.cloud.buckets().into_iter().map(budget)),
             "cloudErrors": Vec::from_iter(errors.map(|error| json!({

@@ -52,13 +52,15 @@ pub(super) fn server_config(config: &ServingConfig) -> Result<ServerConfig> {
         Certificate::Directory(folder) => Arc::new(open(stored_pair(folder, config.address.ip())?)?),
         Certificate::Files(files) => Arc::new(open(files.clone())?),
     };
-    let resolver = match config.named_certificates.is_empty() {
-        true => default,
-        false => Arc::new(Named::open(&config.named_certificates, default)?),
+    let resolver = if config.named_certificates.is_empty() {
+        default
+    } else {
+        Arc::new(Named::open(&config.named_certificates, default)?)
     };
-    let versions: &[_] = match config.tls.only_tls13 {
-        true => &[&rustls::version::TLS13],
-        false => &[&rustls::version::TLS13, &rustls::version::TLS12],
+    let versions: &[_] = if config.tls.only_tls13 {
+        &[&rustls::version::TLS13]
+    } else {
+        &[&rustls::version::TLS13, &rustls::version::TLS12]
     };
     let any_client = AnyClient(aws_lc_rs::default_provider().signature_verification_algorithms);
     let mut server = ServerConfig::builder_with_provider(Arc::new(crypto(&config.tls)))
@@ -163,9 +165,8 @@ impl ResolvesServerCert for LoadedCertificate {
 fn names_in(key: &CertifiedKey) -> Vec<String> {
     let names = key.cert.first().and_then(|certificate| {
         let (_, certificate) = parse_x509_certificate(certificate).ok()?;
-        let names = certificate.subject_alternative_name().ok()??;
-        let names = names.value.general_names.iter();
-        let names = names.filter_map(|name| match name {
+        let extension = certificate.subject_alternative_name().ok()??;
+        let names = extension.value.general_names.iter().filter_map(|name| match name {
             GeneralName::DNSName(name) => Some(name.to_ascii_lowercase()),
             _ => None,
         });
@@ -202,9 +203,10 @@ impl Named {
         let mut best: Option<(u8, Arc<CertifiedKey>)> = None;
         for (files, given) in &self.named {
             let key = files.current();
-            let (names, base) = match given.is_empty() {
-                true => (&names_in(&key), 0),
-                false => (given, 2),
+            let (names, base) = if given.is_empty() {
+                (&names_in(&key), 0)
+            } else {
+                (given, 2)
             };
             let exact = names.iter().filter_map(|pattern| match_name(pattern, name)).max();
             let rank = exact.map(|exact| base + u8::from(exact));

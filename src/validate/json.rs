@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use ccm_core::check::{Passed, Severity};
 use serde::Serialize;
 
-use super::{Report, Source, Verdict, manifest::Skipped};
+use super::{Report, Source, ValidationVerdict, manifest::Skipped};
 
 const VERSION: u32 = 1;
 
@@ -14,7 +14,7 @@ const VERSION: u32 = 1;
 struct Document<'a> {
     version: u32,
     provider: &'a str,
-    verdict: Verdict,
+    verdict: ValidationVerdict,
     summary: Summary<'a>,
     /// The scope of the credentials in the cloud.
     cloud: Option<&'a str>,

@@ -6,7 +6,7 @@ use ccm_core::{
     check::{Field, Finding, Place, Severity},
     config::{
         KeyCase, Position,
-        yaml::{self, Entry, Node, Value},
+        yaml::{self, MappingEntry, Node, Value},
     },
     controllers::ServiceObject,
     load_balancer::ServiceView,
@@ -207,7 +207,7 @@ impl Reader<'_> {
     /// Reports duplicate keys: one of the two is ignored, and which one depends on the reader.
     fn duplicates(&mut self, service: Option<&str>, node: &Node) {
         for duplicate in node.duplicates(KeyCase::Sensitive) {
-            let Entry { key, at, .. } = duplicate.entry;
+            let MappingEntry { key, at, .. } = duplicate.entry;
             let message = format!("duplicate key, first in line {}", duplicate.first.line);
             self.add((service, key), *at, message, "keep only one of them");
         }
@@ -218,7 +218,7 @@ impl Reader<'_> {
         let mut wrong = Vec::new();
         let metadata = values_mut(node, "metadata");
         for annotations in metadata.flat_map(|metadata| values_mut(metadata, "annotations")) {
-            for Entry { key, at, node } in entries_mut(annotations) {
+            for MappingEntry { key, at, node } in entries_mut(annotations) {
                 let text = match &node.value {
                     Value::Text(_) => continue,
                     Value::Null => String::new(),
@@ -241,7 +241,7 @@ impl Reader<'_> {
     }
 }
 
-fn entries_mut(node: &mut Node) -> &mut [Entry] {
+fn entries_mut(node: &mut Node) -> &mut [MappingEntry] {
     match &mut node.value {
         Value::Map(entries) => entries,
         _ => &mut [],
@@ -286,7 +286,7 @@ fn wrong_fields<'a>(node: &'a Node, json: &mut serde_json::Value) -> Vec<([&'a s
         let (Some(fields), Some(given)) = (fields, node.get(part)) else {
             continue;
         };
-        for Entry { key, .. } in given.entries() {
+        for MappingEntry { key, .. } in given.entries() {
             let alone = json!({"metadata": {}, part: {key: fields.get(key)}});
             if let Err(error) = serde_json::from_value::<ServiceObject>(alone) {
                 fields.remove(key);

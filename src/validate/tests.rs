@@ -340,15 +340,15 @@ async fn a_report_holds_config_cloud_and_manifests_in_this_order() {
                    spec: {type: LoadBalancer, loadBalancerClass: other, ports: [{port: 1}]}\n";
     let (kept, source) = file(&format!("{SEVERAL}{classed}"));
     let missing = Manifests::File("/does/not/exist".into());
-    let report = check(&provider, context(), std::slice::from_ref(&source)).await;
+    let report = check(&provider, context(), std::slice::from_ref(&source), CloudAccess::Online).await;
     let path = kept.path().display().to_string();
     let name = |text: String| text.replace(&path, "f.yaml");
     insta::assert_snapshot!("text", name(as_text(&report)));
     insta::assert_snapshot!("json", name(as_json(&report).unwrap()));
-    assert_eq!((report.verdict(), report.services), (Verdict::Errors, 2));
+    assert_eq!((report.verdict(), report.services), (ValidationVerdict::Errors, 2));
 
-    let report = check(&provider, context(), &[]).await;
-    assert_eq!(report.verdict(), Verdict::Warnings);
+    let report = check(&provider, context(), &[], CloudAccess::Online).await;
+    assert_eq!(report.verdict(), ValidationVerdict::Warnings);
     assert_eq!(
         [
             report.verdict().exit_code(false),
@@ -356,20 +356,43 @@ async fn a_report_holds_config_cloud_and_manifests_in_this_order() {
         ],
         [0, 2]
     );
-    let report = check(&provider, context(), &[missing, source]).await;
-    assert_eq!(report.verdict(), Verdict::Incomplete, "though there are errors, too");
-    assert_eq!(report.services, 2);
+    let report = check(&provider, context(), std::slice::from_ref(&missing), CloudAccess::Online).await;
+    assert_eq!(report.verdict(), ValidationVerdict::Incomplete);
+    assert_eq!(report.verdict().exit_code(true), 1);
+    // Errors are reported, whatever could not be checked.
+    let report = check(&provider, context(), &[missing, source], CloudAccess::Online).await;
+    assert_eq!((report.verdict(), report.services), (ValidationVerdict::Errors, 2));
+    assert_eq!(report.verdict().exit_code(false), 2);
     // Such as the output of a command that failed.
     let (_kept, empty) = file("---\n");
-    let text = as_text(&check(&provider, context(), &[empty]).await);
+    let text = as_text(&check(&provider, context(), &[empty], CloudAccess::Online).await);
     assert!(text.contains("has no object"), "{text}");
+}
+
+#[tokio::test]
+async fn offline_only_config_and_manifests_are_checked() {
+    let provider = Provider {
+        checker: Some(strict),
+        ..NO_CHECKER
+    };
+    let (_kept, source) = file(SEVERAL);
+    let sources = std::slice::from_ref(&source);
+    let report = check(&provider, context(), sources, CloudAccess::Offline).await;
+    assert_eq!((report.verdict(), report.services), (ValidationVerdict::Errors, 2));
+    assert!(report.scope.is_none() && report.passed.is_empty());
+    let text = as_text(&report);
+    assert!(text.contains("warning: [A] b: odd"), "{text}");
+    assert!(text.contains("--offline sends no request to it"), "{text}");
+    // The provider that would refuse to connect.
+    let report = check(&NO_CHECKER, context(), &[], CloudAccess::Offline).await;
+    assert_eq!(report.verdict(), ValidationVerdict::Fine);
 }
 
 #[tokio::test]
 async fn of_a_provider_without_a_checker_as_much_as_it_tells() {
     let (_kept, source) = file(SEVERAL);
-    let report = check(&NO_CHECKER, context(), std::slice::from_ref(&source)).await;
-    assert_eq!(report.verdict(), Verdict::Errors);
+    let report = check(&NO_CHECKER, context(), std::slice::from_ref(&source), CloudAccess::Online).await;
+    assert_eq!(report.verdict(), ValidationVerdict::Errors);
     let text = as_text(&report);
     assert!(text.contains("error: cloud: who are you"), "{text}");
     assert!(text.contains("the provider acme does not check them"), "{text}");
@@ -379,7 +402,7 @@ async fn of_a_provider_without_a_checker_as_much_as_it_tells() {
         validate: |_| Err(Error::new(ErrorKind::InvalidConfig, "a:1: x\na:2: y")),
         ..NO_CHECKER
     };
-    let report = check(&wrong, context(), &[]).await;
+    let report = check(&wrong, context(), &[], CloudAccess::Online).await;
     assert_eq!(report.findings.len(), 2);
 
     #[derive(Debug)]
@@ -398,7 +421,7 @@ async fn of_a_provider_without_a_checker_as_much_as_it_tells() {
         },
         ..NO_CHECKER
     };
-    let report = check(&good, context(), &[]).await;
-    assert_eq!(report.verdict(), Verdict::Fine);
+    let report = check(&good, context(), &[], CloudAccess::Online).await;
+    assert_eq!(report.verdict(), ValidationVerdict::Fine);
     assert_eq!(report.verdict().exit_code(true), 0);
 }

@@ -4,7 +4,7 @@ use std::fmt::{self, Write as _};
 
 use ccm_core::check::Severity;
 
-use super::{Problem, Report, Verdict};
+use super::{Problem, Report, ValidationVerdict};
 
 /// The text of the report.
 pub(crate) fn render(report: &Report) -> String {
@@ -87,7 +87,7 @@ fn write_summary(report: &Report, out: &mut String) -> fmt::Result {
         all.push(format!("{unknown} not known"));
     }
     match report.verdict() {
-        Verdict::Fine => write!(out, "Nothing is wrong.")?,
+        ValidationVerdict::Fine => write!(out, "Nothing is wrong.")?,
         _ => write!(out, "{}.", all.join(", "))?,
     }
     let skipped = report.skipped.len();

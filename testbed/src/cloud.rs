@@ -51,12 +51,22 @@ impl Cloud {
         Ok(Self::Real(cloud, mark))
     }
 
-    /// The test cloud of this provider, with this latency for every call.
+    /// The test cloud of this provider, with this latency for every call, and with the sizes and times of the real cloud.
     pub async fn test(provider: &str, latency: Duration) -> Result<Self> {
         let cloud = test_cloud::start(provider).await?;
         let cloud = cloud.with_context(|| format!("no test cloud for {provider}"))?;
         cloud.set_latency(latency);
+        cloud.imitate_real_size().await?;
         Ok(Self::Test(cloud, Mutex::default()))
+    }
+
+    /// Whether the provider of the cloud implements load balancers.
+    #[must_use]
+    pub fn serves_services(&self) -> bool {
+        match self {
+            Self::Simulated(_) | Self::Real(..) => true,
+            Self::Test(cloud, _) => cloud.serves_services(),
+        }
     }
 
     /// The value of `--cloud-provider`.

@@ -1,4 +1,4 @@
-//! Builds Go programs once, with a Go toolchain that is found or installed, and caches them.
+//! Builds Go cloud-controller-managers once, with a Go toolchain that is found or installed, and caches them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -86,7 +86,7 @@ pub(crate) fn build(program: &GoProgram<'_>) -> Result<PathBuf> {
     Ok(built)
 }
 
-/// The build cache of all Go programs, which share Kubernetes' and Go's libraries. An interrupted build continues from it.
+/// The build cache of all Go cloud-controller-managers, which share Kubernetes' and Go's libraries. An interrupted build continues from it.
 fn objects() -> Result<PathBuf> {
     Ok(cache::dir()?.join("go-objects"))
 }

@@ -1,4 +1,4 @@
-//! Helm and kustomize, built from `tests/helm`, and the charts of the Go programs that the project follows.
+//! Helm 3, Helm 4 and kustomize, built from `tests/helm` and `tests/helm4`, and the charts of upstream that the project follows.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,9 +21,18 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 "#;
 
-fn tool(name: &str, package: &str, minutes: &str) -> Result<PathBuf> {
+/// Files of `deploy/`, and their copies in `deploy/chart/files/`. They are no links, because some consumers of charts leave links out.
+/// `cargo xtask docs` writes the copies.
+pub const CHART_FILES: [(&str, &str); 4] = [
+    ("monitoring/alerts.yaml", "alerts.yaml"),
+    ("monitoring/dashboard.json", "dashboard.json"),
+    ("base/rbac.yaml", "rbac.yaml"),
+    ("service-accounts/rbac.yaml", "service-accounts.yaml"),
+];
+
+fn tool(name: &str, sources: &str, package: &str, minutes: &str) -> Result<PathBuf> {
     golang::build(&GoProgram {
-        sources: "helm",
+        sources,
         package,
         module_file: None,
         kind: name,
@@ -39,8 +48,22 @@ fn tool(name: &str, package: &str, minutes: &str) -> Result<PathBuf> {
 /// # Errors
 /// When kustomize cannot be built, or refuses the folder.
 pub fn kustomize(folder: &Path) -> Result<String> {
-    let program = tool("kustomize", "sigs.k8s.io/kustomize/kustomize/v5", "2 minutes")?;
+    let program = tool("kustomize", "helm", "sigs.k8s.io/kustomize/kustomize/v5", "2 minutes")?;
     run_captured(Command::new(program).arg("build").arg(folder))
+}
+
+/// The major versions of Helm that the chart supports.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum HelmVersion {
+    /// Merges changes itself, with the manifest of the release before.
+    V3,
+    /// Lets the API server merge new releases (server-side apply), and reports conflicts with other owners of a field.
+    V4,
+}
+
+impl HelmVersion {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::V3, Self::V4];
 }
 
 /// Helm for one cluster, with its own home folder.
@@ -56,9 +79,13 @@ impl Helm {
     ///
     /// # Errors
     /// When Helm cannot be built.
-    pub fn new(kubeconfig: impl Into<PathBuf>) -> Result<Self> {
+    pub fn new(version: HelmVersion, kubeconfig: impl Into<PathBuf>) -> Result<Self> {
+        let program = match version {
+            HelmVersion::V3 => tool("helm", "helm", "helm.sh/helm/v3/cmd/helm", "3 to 5 minutes")?,
+            HelmVersion::V4 => tool("helm", "helm4", "helm.sh/helm/v4/cmd/helm", "3 to 5 minutes")?,
+        };
         Ok(Self {
-            program: tool("helm", "helm.sh/helm/v3/cmd/helm", "3 to 5 minutes")?,
+            program,
             home: tempfile::tempdir()?,
             kubeconfig: kubeconfig.into(),
         })
@@ -78,7 +105,7 @@ impl Helm {
     }
 }
 
-/// Copies of the charts of the Go programs, in the versions that `tests/helm/upstream/go.mod` pins, by cloud.
+/// Copies of the charts of upstream, in the versions that `tests/helm/upstream/go.mod` pins, by cloud.
 #[derive(Debug)]
 pub struct UpstreamCharts {
     folder: TempDir,
@@ -108,7 +135,7 @@ impl UpstreamCharts {
     }
 }
 
-/// Copies the chart of a Go program from the sources of its module to a folder, with a stub of the library that it depends on.
+/// Copies the chart of an upstream program from the sources of its module to a folder, with a stub of the library that it depends on.
 ///
 /// # Errors
 /// When files cannot be copied.

@@ -8,12 +8,14 @@
 //! |---|---|
 //! | [`controlplane`] | etcd and kube-apiserver, built from `tests/controlplane` |
 //! | [`openstack_real`] | Keystone, Nova, Neutron, Octavia, Glance, Placement, from `tests/openstack-real` |
+//! | [`arm`] | an Azure Resource Manager in memory, from `tests/parity/azure` |
 //! | [`moto`] | moto, an emulator of AWS, from `tests/parity/aws` |
+//! | [`gce`] | Compute Engine in memory, from `tests/parity/gce` |
 //! | [`contender`] | programs with client-go's leader election, from `tests/leaderelection` and `tests/leadermigration` |
 //! | [`cargo`] | nothing; builds the program |
 //! | [`cloud`] | the cloud of demo and benchmarks: simulated or real |
 //! | [`document`] | nothing; writes the sections of docs/benchmarks.md |
-//! | [`helm`] | nothing; runs Helm and kustomize, built from `tests/helm` |
+//! | [`helm`] | nothing; runs Helm 3, Helm 4 and kustomize, built from `tests/helm` and `tests/helm4` |
 //! | [`manifests`] | nothing; applies the files of `deploy/` and reads the permissions that they grant |
 //! | [`process`] | child processes |
 //! | [`nodes`] | nothing; registers Nodes |
@@ -29,6 +31,7 @@
 //! | [`sweep`] | the program, repeatedly: crash sweeps and fault storms |
 //! | [`scenarios`] | the scenarios of the sweeps: changes of nodes, routes and Services |
 
+pub mod arm;
 pub mod binary;
 pub mod cache;
 pub mod cargo;
@@ -36,6 +39,7 @@ pub mod cloud;
 pub mod contender;
 pub mod controlplane;
 pub mod document;
+pub mod gce;
 pub mod golang;
 pub mod helm;
 pub mod http;

@@ -125,6 +125,19 @@ pub struct Account<'a> {
     pub proxy: CloudProxy<AwsDialect>,
 }
 
+impl Drop for Account<'_> {
+    /// Fails the test that sent a request that AWS would refuse.
+    fn drop(&mut self) {
+        let refused = self.proxy.dialect().take_refused();
+        assert!(
+            refused.is_empty() || std::thread::panicking(),
+            "AWS would refuse {} requests, the first one: {:#?}",
+            refused.len(),
+            refused.first()
+        );
+    }
+}
+
 /// An instance of an account: name, private DNS name, instance ID, zone.
 pub type Machine = (String, String, String, String);
 
@@ -218,6 +231,14 @@ impl Account<'_> {
     /// When moto refuses it.
     pub async fn clean(&self) -> Result<()> {
         self.run("clean", json!({})).await
+    }
+
+    /// What AWS would refuse in the forms of these requests.
+    ///
+    /// # Errors
+    /// When the server does not answer.
+    pub async fn check(&self, forms: &[String]) -> Result<Vec<String>> {
+        self.run("check", json!({"forms": forms})).await
     }
 
     /// A method of `account.py`.

@@ -14,7 +14,8 @@ use crate::process::{run_captured, run_logged};
 /// without optimization, which is slower.
 const SYSTEM: &str = "/usr/bin/python3";
 
-fn interpreter() -> &'static str {
+/// The Python interpreter for programs without packages.
+pub(crate) fn interpreter() -> &'static str {
     let can = "import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))";
     match run_captured(Command::new(SYSTEM).args(["-c", can])) {
         Ok(_) => SYSTEM,

@@ -25,7 +25,7 @@ use crate::binary::{Ccm, Launch};
 use crate::process;
 
 pub use crash::{Failure, Point, Progress, Report, Selection, Sweep};
-pub(crate) use parties::{LIKELY, status, storm};
+pub(crate) use parties::{LIKELY, REFUSAL, status, storm};
 pub use storm::{Storm, StormReport};
 
 /// The shortest interval between checks of the state.
@@ -39,7 +39,7 @@ const BUG: &str = "Bug:";
 pub trait Party: Send + Sync {
     /// The name in reports.
     fn name(&self) -> &'static str;
-    /// Clears the log of calls.
+    /// Clears the log of calls. A new run begins: what was created before is no longer new.
     fn forget(&self);
     /// The counted calls since then, in their order.
     fn calls(&self) -> Vec<String>;
@@ -48,6 +48,9 @@ pub trait Party: Send + Sync {
     fn stop_at(&self, nth: u64, moment: Moment) -> BoxFuture<'static, Option<String>>;
     /// Resolves when no call is stopped any more. Calls of a killed program are dropped when its connections are closed.
     fn none_held(&self) -> BoxFuture<'static, ()>;
+    /// Answers as the real service where its emulator is kinder: listings in any order and without objects that were just
+    /// created, and requests that name an object before all servers know it. Lasts until the party is dropped.
+    fn imitate_real_service(&self) {}
     /// Starts random failures.
     fn inject_faults(&self, seed: u64);
     /// The number of failures since then.
@@ -96,6 +99,7 @@ pub trait Scenario: Send + Sync {
 async fn begin(scenario: &dyn Scenario, log: &Path) -> Result<()> {
     for party in scenario.environment().parties() {
         party.clear_faults();
+        party.imitate_real_service();
     }
     scenario.prepare().await.context("cannot prepare the scenario")?;
     if log.exists() {

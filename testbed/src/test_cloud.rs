@@ -1,7 +1,9 @@
 //! The common interface of the clouds of whole-program tests, limited to the needs of scenarios.
 
 mod aws;
+mod azure;
 mod digitalocean;
+mod gce;
 mod openstack;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,6 +17,7 @@ use serde_json::Value;
 
 pub use aws::AwsCloud;
 pub use digitalocean::DigitalOceanCloud;
+pub use gce::GceCloud;
 pub use openstack::{OpenStackCloud, service as openstack_service};
 
 use crate::picture::Picture;
@@ -64,6 +67,11 @@ pub trait TestCloud: Debug + Send + Sync {
         ServiceShape::default()
     }
 
+    /// Whether the provider implements load balancers. Tests and scenarios with Services do not run on a cloud without.
+    fn serves_services(&self) -> bool {
+        true
+    }
+
     /// The program's calls since the start or since the party forgot its calls, by operation.
     fn calls(&self) -> BTreeMap<String, u64>;
 
@@ -72,6 +80,11 @@ pub trait TestCloud: Debug + Send + Sync {
 
     /// Adds this latency to every call.
     fn set_latency(&self, latency: Duration);
+
+    /// From now on, changes last as long and answers are as large as in the real cloud. For demo and benchmarks.
+    async fn imitate_real_size(&self) -> Result<()> {
+        Ok(())
+    }
 
     /// The load balancers and their members.
     async fn load_balancers(&self) -> Result<LoadBalancers>;
@@ -161,7 +174,9 @@ pub struct DocumentsConfig {
 pub fn documents_config(provider: &str) -> Option<DocumentsConfig> {
     Some(match provider {
         "aws" => aws::DOCUMENTS_CONFIG,
+        "azure" => azure::DOCUMENTS_CONFIG,
         "digitalocean" => digitalocean::DOCUMENTS_CONFIG,
+        "gce" => gce::DOCUMENTS_CONFIG,
         "openstack" => openstack::DOCUMENTS_CONFIG,
         _ => return None,
     })
@@ -175,6 +190,7 @@ pub async fn start(provider: &str) -> Result<Option<Box<dyn TestCloud>>> {
     Ok(match provider {
         "aws" => Some(Box::new(AwsCloud::start().await?)),
         "digitalocean" => Some(Box::new(DigitalOceanCloud::start().await?)),
+        "gce" => Some(Box::new(GceCloud::start().await?)),
         "openstack" => Some(Box::new(OpenStackCloud::start().await?)),
         _ => None,
     })

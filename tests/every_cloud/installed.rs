@@ -2,7 +2,7 @@
 
 use ccm_testbed::{
     binary::Ccm,
-    helm::Helm,
+    helm::{Helm, HelmVersion},
     manifests::{granted, parse, shipped},
     nodes::{self, NodeSpec},
     observe::is_initialized,
@@ -16,7 +16,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use crate::{LIMIT, on_each, program};
+use crate::{LIMIT, on_each_with_load_balancers, program};
 
 /// Starts the program with the arguments of this release.
 async fn start(cloud: &dyn TestCloud, stage: &Stage, helm: &Helm, release: &str) -> Ccm {
@@ -75,10 +75,10 @@ async fn end(stage: &Stage, mut ccm: Ccm) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_account_of_the_chart_has_every_right_that_is_needed() {
-    on_each(async |cloud| {
+    on_each_with_load_balancers(async |cloud| {
         let stage = Stage::set(program()).await.unwrap();
         stage.write_cloud_config(&cloud.config()).unwrap();
-        let helm = Helm::new(stage.control_plane.kubeconfig()).unwrap();
+        let helm = Helm::new(HelmVersion::V3, stage.control_plane.kubeconfig()).unwrap();
         let chart = shipped("chart");
         let values = [
             "--namespace=kube-system".to_owned(),
@@ -109,7 +109,7 @@ async fn the_account_of_the_chart_has_every_right_that_is_needed() {
         let compared = async || {
             let (_, metrics) = dry_run.get("/metrics").await.ok()?;
             let comparisons =
-                metrics.lines().find_map(|line| line.strip_prefix("ccm_dry_run_looks_total "))?;
+                metrics.lines().find_map(|line| line.strip_prefix("ccm_dry_run_plans_total "))?;
             comparisons.parse::<f64>().ok().filter(|comparisons| *comparisons > 0.0)
         };
         stage.eventually("a comparison", compared).await;

@@ -8,7 +8,10 @@ mod sweep;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use ccm_testbed::test_cloud::{self, TestCloud};
+use ccm_testbed::{
+    cache::say,
+    test_cloud::{self, TestCloud},
+};
 use futures_util::future::join_all;
 
 /// Time limit of each wait.
@@ -26,9 +29,21 @@ async fn on_each(test: impl AsyncFn(Arc<dyn TestCloud>)) {
     for provider in providers {
         match test_cloud::start(provider.name).await.unwrap() {
             Some(cloud) => clouds.push(Arc::from(cloud)),
-            None => ccm_testbed::cache::say(format!("{} has no test cloud", provider.name)),
+            None => say(format!("{} has no test cloud", provider.name)),
         }
     }
     assert!(!clouds.is_empty(), "no cloud is compiled in");
     join_all(clouds.into_iter().map(|cloud| test(cloud))).await;
+}
+
+/// Runs a test with Services of type LoadBalancer on each cloud whose provider implements them.
+async fn on_each_with_load_balancers(test: impl AsyncFn(Arc<dyn TestCloud>)) {
+    on_each(async |cloud| {
+        if cloud.serves_services() {
+            test(cloud).await;
+        } else {
+            say(format!("left out, since the provider has no load balancers yet: {}", cloud.provider()));
+        }
+    })
+    .await;
 }

@@ -22,7 +22,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use crate::{LIMIT, life::Life, on_each};
+use crate::{LIMIT, life::Life, on_each_with_load_balancers};
 
 const NODES: usize = 3;
 /// A right that every role of the Go programs lacks. Without it, objects in the cloud get no ownership tag.
@@ -205,7 +205,7 @@ async fn all_rights_of_the_manifest_are_needed_and_no_others() {
     assert!(!granted.is_empty());
     // The cluster defines the roles that the manifest binds. Each of them must be used, but not each right in it.
     granted.extend(borrowed.into_iter().filter(|right| right.verb == "create"));
-    on_each(async |cloud| {
+    on_each_with_load_balancers(async |cloud| {
         let provider = cloud.provider();
         let rights = Rights::begin(cloud, &file, &[200]).await;
         let leaver = rights.lose_machine().await;
@@ -234,7 +234,7 @@ fn upstream(provider: &str) -> PathBuf {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_role_of_the_go_program_is_enough_to_change_the_image_alone() {
-    on_each(async |cloud| {
+    on_each_with_load_balancers(async |cloud| {
         let provider = cloud.provider();
         let rights = Rights::begin(cloud, &upstream(provider), &[200, 503]).await;
         let leaver = rights.lose_machine().await;
@@ -277,7 +277,7 @@ fn without_deletion(folder: &Path) -> PathBuf {
 async fn without_the_right_to_delete_nodes_one_warning_names_it_and_everything_else_works() {
     let folder = tempfile::tempdir().unwrap();
     let role = without_deletion(folder.path());
-    on_each(async |cloud| {
+    on_each_with_load_balancers(async |cloud| {
         let provider = cloud.provider();
         let rights = Rights::begin(cloud, &role, &[200]).await;
         let leaver = rights.lose_machine().await;

@@ -15,14 +15,16 @@ use crate::{on_each, program};
 /// The longest duration of a storm.
 const STORM: Duration = Duration::from_secs(6);
 
-/// The scenario on this cloud. Returns `None` for routes on a cloud without routes.
+/// The scenario on this cloud. Returns `None` for routes on a cloud without routes, and for Services on a cloud without load
+/// balancers.
 async fn set(kind: Kind, cloud: Arc<dyn TestCloud>, nodes: usize) -> Option<Box<dyn Scenario>> {
-    let (provider, has_routes) = (cloud.provider(), cloud.routes().is_some());
+    let provider = cloud.provider();
+    let is_unsupported = match kind {
+        Kind::Routes => cloud.routes().is_none(),
+        _ => kind.has_service() && !cloud.serves_services(),
+    };
     let scenario = kind.set_on(&program(), cloud, nodes).await.unwrap();
-    assert!(
-        scenario.is_some() || kind == Kind::Routes && !has_routes,
-        "{provider}: {kind:?} is not supported"
-    );
+    assert!(scenario.is_some() || is_unsupported, "{provider}: {kind:?} is not supported");
     scenario
 }
 

@@ -73,7 +73,15 @@ pub(crate) fn start(
 
 /// Waits until the check returns a value.
 pub(crate) async fn eventually<T>(what: &str, check: impl AsyncFn() -> Option<T>) -> T {
-    let limit = Duration::from_secs(60);
+    eventually_within(Duration::from_secs(60), what, check).await
+}
+
+/// The same with another limit.
+pub(crate) async fn eventually_within<T>(
+    limit: Duration,
+    what: &str,
+    check: impl AsyncFn() -> Option<T>,
+) -> T {
     let found = observe::eventually(limit, check).await;
     found.unwrap_or_else(|| panic!("not within {limit:?}: {what}"))
 }

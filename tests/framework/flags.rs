@@ -35,7 +35,43 @@ fn help_is_grouped_and_goes_to_standard_output() {
         without_providers(page).contains(without_providers(&help).trim_end()),
         "`cargo xtask docs` writes docs/reference/flags.md:\n{help}"
     );
-    assert_eq!(stdout(&run(&["-h"])), help);
+    assert_eq!(stdout(&run(&["help"])), help);
+}
+
+#[test]
+fn short_help_and_that_of_a_subcommand_have_their_own_flags() {
+    let page = |words: &[&str]| {
+        let output = run(words);
+        assert!(output.status.success());
+        stdout(&output)
+    };
+    let short = page(&["-h"]);
+    assert!(short.lines().count() < 80, "{short}");
+    let plan = page(&["plan", "--help"]);
+    assert_eq!(page(&["help", "plan"]), plan);
+    assert_eq!(page(&["plan", "-h"]), plan);
+    let validate = page(&["validate", "--help"]);
+    for (text, flags, others) in [
+        (&short, ["--cloud-provider", "--dry-run"], ["--strict[=", "--bind-address"]),
+        (&plan, ["--service <", "--kubeconfig"], ["--offline", "--bind-address"]),
+        (&validate, ["--services <", "--offline"], ["--service <", "--bind-address"]),
+    ] {
+        assert!(flags.iter().all(|flag| text.contains(flag)), "{text}");
+        assert!(!others.iter().any(|flag| text.contains(flag)), "{text}");
+        assert!(text.contains("cloud-controller-manager --help"), "{text}");
+    }
+}
+
+#[test]
+fn an_unknown_subcommand_is_the_only_error() {
+    let output = run(&["status"]);
+    assert_eq!(output.status.code(), Some(1));
+    let errors = stderr(&output);
+    assert!(
+        errors.contains("got [\"status\"]; the subcommands are plan, validate and help\n"),
+        "{errors}"
+    );
+    assert_eq!(errors.matches("error: ").count(), 1, "{errors}");
 }
 
 /// The help without the controllers and flags of providers, which depend on the build.
@@ -59,7 +95,8 @@ fn all_mistakes_are_reported_with_exit_code_one() {
     let errors = stderr(&output);
     for text in [
         "error: unknown flag --cloud-confg; did you mean --cloud-config?\n",
-        "error: \"cloud-controller-manager\" does not take any arguments, got [\"word\"]\n",
+        "error: \"cloud-controller-manager\" does not take any arguments, got [\"word\"]; \
+         the subcommands are plan, validate and help\n",
         "error: --kube-api-qps: invalid value \"fast\": write a number such as 20 or 0.5\n",
         "error: --secure-port 99999 must be between 0 and 65535, inclusive. 0 for turning off secure port\n",
         "Run with --help for all flags.\n",
@@ -91,7 +128,7 @@ fn an_unknown_provider_lists_the_compiled_providers_or_the_build_feature() {
 
 #[test]
 fn flags_without_effect_are_logged_once_at_start() {
-    let output = binaries::out_of_tree()
+    let output = binaries::example("out_of_tree")
         .args([
             "--cloud-provider=acme",
             "--allow-untagged-cloud",
@@ -111,7 +148,7 @@ fn flags_without_effect_are_logged_once_at_start() {
 #[test]
 fn vmodule_raises_the_log_level_of_one_module() {
     let debug_lines = |more: &[&str]| {
-        let output = binaries::out_of_tree()
+        let output = binaries::example("out_of_tree")
             .args(["--cloud-provider=acme", "--kubeconfig=/does/not/exist"])
             .args(more)
             .output()

@@ -12,7 +12,7 @@ use ccm_testbed::{
     nodes::NodeSpec,
     observe::{is_initialized, taints},
 };
-use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::api::DeleteParams;
 use serde_json::json;
 
 use stage::{AUTOSCALER, SHUTDOWN, Stage, node, numbered};
@@ -45,9 +45,7 @@ async fn a_node_whose_machine_was_deleted_is_deleted(stage: &Stage) {
         stage.cloud.insert(name, Instance::default());
         stage.register(&[node(name, true)]).await;
         stage.cloud.remove(name);
-        let silent = json!({"status": {"conditions": [{"type": "Ready", "status": status}]}});
-        let patch = Patch::Strategic(silent);
-        stage.nodes.patch_status(name, &PatchParams::default(), &patch).await.unwrap();
+        stage.set_ready_status(name, status).await;
         stage.deleted(name).await;
         assert_eq!(stage.lookups(name), 2, "exactly two answers");
         let event = stage.event(name, "DeletingNode").await;
@@ -184,7 +182,7 @@ async fn nothing_is_deleted_if_no_id_is_known_from_the_start() {
         stage.set_ready(name, false).await;
     }
     for name in &names {
-        let event = stage.event(name, "DeletingNodeHeld").await;
+        let event = stage.event(name, "NodeDeletionPaused").await;
         assert_eq!(event.type_.as_deref(), Some("Warning"));
         let message = event.message.unwrap();
         for part in [
@@ -197,7 +195,7 @@ async fn nothing_is_deleted_if_no_id_is_known_from_the_start() {
     }
     stage.more_lookups("n-0", 3).await;
     assert_eq!(stage.names().await, names);
-    let blocked = stage.events("reason=DeletingNodeHeld").await;
+    let blocked = stage.events("reason=NodeDeletionPaused").await;
     assert_eq!(blocked.len(), names.len(), "reported once");
 
     // With the right credentials the machines exist, and the node without a machine is deleted.
@@ -226,7 +224,7 @@ async fn credentials_of_another_project_delete_none_of_a_hundred_nodes() {
     stage.cloud.set_invisible(true);
     stage.cloud.change_credentials("project two");
     let blocked = eventually("deletions are blocked", async || {
-        let blocked = stage.events("reason=DeletingNodeHeld").await;
+        let blocked = stage.events("reason=NodeDeletionPaused").await;
         (blocked.len() >= 20).then_some(blocked)
     })
     .await;
@@ -305,6 +303,65 @@ async fn a_young_node_is_not_deleted_before_the_grace_period() {
     assert!(age.as_secs() >= 5, "{age:?}");
 }
 
+/// The name of the machine has dots, and the kubelet registered with dashes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_lives_under_another_name_stays_while_its_kubelet_reports() {
+    const ALIVE: &str = "c-md-0-v1-26-4-abc";
+    let stage = Stage::start("other-name", |config| {
+        config.lifecycle.deletion_share = 1.0;
+        config.lifecycle.unresolved_confirm = Duration::from_secs(4);
+    })
+    .await;
+    stage.healthy(&numbered("c-md-0-v1-26-4-ab", 2)).await;
+    stage.cloud.insert("c-md-0-v1.26.4-abc", Instance::default());
+    stage
+        .register(&[
+            NodeSpec {
+                ready: false,
+                ..NodeSpec::new(ALIVE)
+            },
+            NodeSpec::new("silent"),
+        ])
+        .await;
+    stage.set_ready_status("silent", "Unknown").await;
+    let event = stage.event(ALIVE, "InstanceNotFound").await;
+    assert_eq!(event.type_.as_deref(), Some("Warning"));
+    let message = event.message.unwrap();
+    for part in [
+        format!("no instance named \"{ALIVE}\""),
+        "similar names: \"c-md-0-v1.26.4-abc\"".to_owned(),
+    ] {
+        assert!(message.contains(&part), "{part}: {message}");
+    }
+    stage.deleted("silent").await;
+    assert_eq!(stage.events("reason=DeletingNode").await.len(), 1);
+    assert!(stage.exists(ALIVE).await);
+
+    // The kubelet stops for a moment, which is over before the time is.
+    let begins = stage.lookups(ALIVE);
+    stage.set_ready_status(ALIVE, "Unknown").await;
+    stage.more_lookups(ALIVE, 1).await;
+    stage.set_ready_status(ALIVE, "False").await;
+    // A node that is silent since then is deleted, and that one is not.
+    stage.register(&[NodeSpec::new("silent-too")]).await;
+    stage.set_ready_status("silent-too", "Unknown").await;
+    stage.deleted("silent-too").await;
+    assert!(stage.exists(ALIVE).await);
+    assert!(stage.lookups(ALIVE) > begins);
+    assert_eq!(stage.requests("delete", ALIVE), 0);
+
+    // The machine gets the name of the node.
+    stage.cloud.remove("c-md-0-v1.26.4-abc");
+    stage.cloud.insert(
+        ALIVE,
+        Instance {
+            addresses: vec![NodeAddress::new(AddressType::InternalIP, "10.0.0.1")],
+            ..Instance::default()
+        },
+    );
+    stage.node(ALIVE, "initialized", is_initialized).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_nodes_are_deleted_slowly_unless_the_autoscaler_tainted_them() {
     let stage = Stage::start("share", |_| {}).await;
@@ -323,7 +380,7 @@ async fn many_nodes_are_deleted_slowly_unless_the_autoscaler_tainted_them() {
     for name in &names[..4] {
         stage.deleted(name).await;
     }
-    assert!(stage.events("reason=DeletingNodeHeld").await.is_empty());
+    assert!(stage.events("reason=NodeDeletionPaused").await.is_empty());
 
     // Six nodes remain, and the machines of four vanish. With the former one, these exceed the share.
     stage.cloud.pause();
@@ -333,7 +390,7 @@ async fn many_nodes_are_deleted_slowly_unless_the_autoscaler_tainted_them() {
     }
     stage.cloud.resume();
     let blocked = eventually("the other deletions are blocked", async || {
-        let blocked = stage.events("reason=DeletingNodeHeld").await;
+        let blocked = stage.events("reason=NodeDeletionPaused").await;
         (blocked.len() >= 3).then_some(blocked)
     })
     .await;

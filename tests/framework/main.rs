@@ -5,6 +5,7 @@
 #[path = "../binaries/mod.rs"]
 mod binaries;
 mod election;
+mod events;
 mod fake;
 mod flags;
 mod identity;

@@ -34,7 +34,7 @@ fn start(more: &[&str]) -> (Ccm, TempDir) {
     ];
     args.extend(more.iter().map(|flag| (*flag).to_owned()));
     let launch = Launch {
-        program: binaries::out_of_tree().get_program().into(),
+        program: binaries::example("out_of_tree").get_program().into(),
         args,
         envs: Vec::new(),
         log: folder.path().join("log"),
@@ -96,7 +96,11 @@ async fn sigint_ends_it_too_and_json_is_one_object_a_line() {
     line(&ccm, "HTTPS server listening").await;
     ccm.interrupt().unwrap();
     for line in end(ccm).await.lines() {
-        serde_json::from_str::<serde_json::Value>(line).expect(line);
+        let event: serde_json::Value = serde_json::from_str(line).expect(line);
+        // docs/operations.md names these keys.
+        for key in ["timestamp", "level", "message", "target"] {
+            assert!(event[key].is_string(), "{key}: {line}");
+        }
     }
 }
 
@@ -125,7 +129,7 @@ async fn a_controller_that_is_switched_off_is_not_started() {
 #[test]
 fn all_problems_of_the_start_are_reported_at_once() {
     let taken = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-    let output = binaries::out_of_tree()
+    let output = binaries::example("out_of_tree")
         .args([
             "--cloud-provider=acme",
             "--bind-address=127.0.0.1",
@@ -142,7 +146,7 @@ fn all_problems_of_the_start_are_reported_at_once() {
 
 #[test]
 fn outside_of_a_pod_a_missing_kubeconfig_is_reported() {
-    let output = binaries::out_of_tree()
+    let output = binaries::example("out_of_tree")
         .args(["--cloud-provider=acme", "--secure-port=0"])
         .output()
         .unwrap();

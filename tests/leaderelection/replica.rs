@@ -10,10 +10,10 @@ use std::{env, process::ExitCode, sync::Arc, time::Duration};
 use anyhow::Context;
 use ccm_core::{
     AddressType, BuildContext, Cloud, Error, ErrorKind, Freshness, Instance, InstanceQuery, InstanceState,
-    Instances, NodeAddress, Outcome, Priority, Result, Routes, async_trait,
+    Instances, NodeAddress, Priority, RequestOutcome, Result, Routes, async_trait,
     client::{Effect, Gate, GateConfig, Operation, RetryPolicy},
     register_provider,
-    routes::{Applied, Changes, DesiredRoute, NextHop, Observed, RouteNode},
+    routes::{Applied, DesiredRoute, NextHop, Observed, RouteChanges, RouteNode},
 };
 use cloud_controller_manager::options::{self, Config, ElectionConfig, Request};
 use ipnet::IpNet;
@@ -70,7 +70,7 @@ impl WriteLog {
             let sent = self.http.post(&url).send().await;
             let answer = sent.and_then(reqwest::Response::error_for_status);
             answer.map(drop).map_err(|error| {
-                Error::new(ErrorKind::Unavailable, error.to_string()).with_outcome(Outcome::Unknown)
+                Error::new(ErrorKind::Unavailable, error.to_string()).with_outcome(RequestOutcome::Unknown)
             })
         };
         gate.call(Write, Priority::User, attempt).await
@@ -134,7 +134,7 @@ impl Routes for WriteLog {
         Ok(Observed::default())
     }
 
-    async fn apply(&self, _: &Changes, _: Priority) -> Applied {
+    async fn apply(&self, _: &RouteChanges, _: Priority) -> Applied {
         // No node of these tests has a podCIDR.
         Applied::default()
     }
@@ -181,7 +181,7 @@ fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tracing::error!(error = format!("{error:#}"), "Stopped by an error");
+            tracing::error!(error = format!("{error:#}"), "Exiting because of an error");
             ExitCode::FAILURE
         }
     }

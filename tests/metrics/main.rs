@@ -65,6 +65,8 @@ fn registered() -> BTreeSet<String> {
         "providers/core/src",
         "providers/openstack/src",
         "providers/aws/src",
+        "providers/gce/src",
+        "providers/azure/src",
     ] {
         sources(&root.join(folder), &mut files);
     }
@@ -88,6 +90,8 @@ fn registered() -> BTreeSet<String> {
     for found in timed.captures_iter(&read("providers/digitalocean/src/firewall.rs")) {
         names.extend(["s", "_duration_seconds"].map(|end| format!("{}{end}", &found[1])));
     }
+    let calls = read("providers/digitalocean/src/load_balancer/calls.rs");
+    names.extend(line.captures_iter(&calls).map(|found| found[1].to_owned()));
     names
 }
 

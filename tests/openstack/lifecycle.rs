@@ -199,7 +199,7 @@ async fn all_deletions_are_blocked(scene: &Scene, nodes: &[String], ids_known: u
     let _ccm = run(&scene.stage, |_| {});
     silence(scene, &nodes[..ids_known]).await;
     for name in &nodes[..ids_known] {
-        let message = scene.event(name, "DeletingNodeHeld").await.message.unwrap();
+        let message = scene.event(name, "NodeDeletionPaused").await.message.unwrap();
         assert!(message.contains("credentials") && message.contains("kubectl delete node"), "{message}");
         assert!(message.contains(&scene.cloud.auth_url()) && message.contains("project"), "{message}");
     }

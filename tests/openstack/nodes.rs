@@ -243,6 +243,52 @@ async fn a_takeover_leaves_the_order_of_a_nodes_addresses_unless_the_config_sets
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn with_an_empty_network_name_new_nodes_get_addresses_and_others_keep_theirs() {
+    let scene = Scene::set().await;
+    let conf = scene.cloud.cloud_conf();
+    let networking = "[Networking]\ninternal-network-name=\"\"\npublic-network-name=\"\"\n";
+    scene.stage.write_cloud_config(&format!("{conf}\n{networking}")).unwrap();
+    let old = scene.cloud.create_server(&ServerSpec::named("old")).unwrap();
+    let port = scene.cloud.server_ports(&old)[0].clone();
+    scene.cloud.add_floating(&port, "198.51.100.9".parse().unwrap()).unwrap();
+
+    // The Go program initialized this node: only its floating IP passes the filter.
+    let initialized = NodeSpec {
+        provider_id: Some(format!("openstack:///{old}")),
+        uninitialized: false,
+        ..NodeSpec::new("old")
+    };
+    scene.register_one(initialized).await;
+    let written = json!({"status": {"addresses": [{"type": "ExternalIP", "address": "198.51.100.9"}]}});
+    let params = PatchParams::default();
+    scene.nodes.patch_status("old", &params, &Patch::Merge(written)).await.unwrap();
+
+    let flags = ["--controllers=cloud-node", "--node-status-update-frequency=1s"];
+    let mut ccm = scene.start(&flags).await;
+    let new = scene.cloud.create_server(&ServerSpec::named("new")).unwrap();
+    let fixed = scene.cloud.port_addresses(&scene.cloud.server_ports(&new)[0])[0].to_string();
+    scene.register_one(NodeSpec::new("new")).await;
+    let node = scene.initialized("new").await;
+    assert!(addresses(&node).contains(&("InternalIP", &*fixed)));
+    let log = scene.logged("an empty name in a list is no name").await;
+    let line = format!(":{}:", conf.lines().count() + 3);
+    assert!(log.contains(&line), "{line} in {log}");
+
+    // A refresh reads the label that the node lacks, and leaves the addresses unchanged.
+    let host = |node: &Node| label(node, "topology.openstack.org/host-id").is_some();
+    let node = scene.node("old", "refreshed", host).await;
+    assert_eq!(addresses(&node), [("ExternalIP", "198.51.100.9")]);
+    ccm.terminate().unwrap();
+    assert!(ccm.wait(LIMIT).await.unwrap().success());
+
+    // Without the empty name, the node follows the cloud.
+    scene.stage.write_cloud_config(&conf).unwrap();
+    let _ccm = scene.start(&flags).await;
+    let has_internal = |node: &Node| addresses(node).iter().any(|(kind, _)| *kind == "InternalIP");
+    scene.node("old", "internal address shown", has_internal).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn servers_of_a_down_cell_change_no_node() {
     let scene = Scene::set().await;
     let in_cell = |name: &str, cell: &str| ServerSpec {

@@ -317,7 +317,11 @@ async fn requested_tags_are_planned_and_applied_and_a_missing_health_monitor_cau
     let found = &scene.cloud.load_balancers()[0].loadbalancer.attributes["tags"];
     let found: Vec<_> = found.as_array().unwrap().iter().filter_map(Value::as_str).collect();
     assert!(found.contains(&"b") && found.contains(&"c") && !found.contains(&"a"), "{found:?}");
-    assert_eq!(found.len(), 4, "with the Service's tag and the cluster's: {found:?}");
+    assert_eq!(
+        found.len(),
+        5,
+        "with the tags of the Service, the cluster and the requested address: {found:?}"
+    );
     let planned = stage.plan(&[]).await.assert_code(0);
     assert!(planned.text.contains(warning), "{}", planned.text);
     let warnings = scene.warnings().await;

@@ -155,18 +155,19 @@ pub(crate) fn redact(text: &str) -> String {
                 _ => c.is_ascii_hexdigit(),
             })
     };
+    let is_host_id = |word: &str| word.len() == 56 && word.chars().all(|c| c.is_ascii_hexdigit());
     let mut out = String::new();
     let mut rest = text;
     while let Some(first) = rest.chars().next() {
-        match rest.get(..36).filter(|word| is_id(word)) {
-            Some(_) => {
-                out.push_str("<id>");
-                rest = &rest[36..];
-            }
-            None => {
-                out.push(first);
-                rest = &rest[first.len_utf8()..];
-            }
+        if rest.get(..36).is_some_and(is_id) {
+            out.push_str("<id>");
+            rest = &rest[36..];
+        } else if rest.get(..56).is_some_and(is_host_id) {
+            out.push_str("<host id>");
+            rest = &rest[56..];
+        } else {
+            out.push(first);
+            rest = &rest[first.len_utf8()..];
         }
     }
     out

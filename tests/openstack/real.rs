@@ -140,7 +140,7 @@ async fn hidden_from_another_project(cloud: &OpenStack, specs: &[NodeSpec]) {
     }
     let events: Api<Event> = Api::all(client.clone());
     let blocked = async || {
-        let blocked = ListParams::default().fields("reason=DeletingNodeHeld");
+        let blocked = ListParams::default().fields("reason=NodeDeletionPaused");
         let blocked = events.list(&blocked).await.ok()?.items.len();
         (blocked == specs.len()).then_some(())
     };

@@ -264,6 +264,17 @@ async fn refused_credentials_are_reported_with_their_line() {
     let unreachable = bench.conf("").replace(&bench.cloud.auth_url(), "http://127.0.0.1:1/v3");
     let unknown = bench.validate(&unreachable, &[], None).await.assert_code(1);
     unknown.assert_says(&["cloud.conf:2:10: not known: [Global] auth-url: ", "1 not known."]);
+    // An error of a manifest is an error, and --offline does not try the cloud.
+    bench.write("good.yaml", GOOD);
+    let words = ["--services=bad.yaml"];
+    let both = bench.validate(&unreachable, &words, None).await.assert_code(2);
+    both.assert_says(&["error: Service shop/refused: ", ", 1 not known."]);
+    let words = ["--services=good.yaml", "--offline"];
+    let offline = bench.validate(&unreachable, &words, None).await.assert_code(0);
+    offline.assert_says(&[
+        "--offline sends no request to it",
+        "Nothing is wrong. Services checked: 1",
+    ]);
     let conf = bench.conf("").replace("RegionOne", "Elsewhere");
     bench.validate(&conf, &[], None).await.assert_code(2).assert_says(&[
         "cloud.conf:7:8: error: [Global] region: Nova not found: ",

@@ -12,6 +12,9 @@ pub(crate) struct Case {
     pub(crate) name: String,
     #[serde(default)]
     pub(crate) config: Value,
+    /// Further flags of the program.
+    #[serde(default)]
+    pub(crate) flags: Vec<String>,
     pub(crate) services: Vec<Value>,
     #[serde(default)]
     pub(crate) one_by_one: bool,
@@ -25,7 +28,7 @@ pub(crate) fn read(cloud: &str, file: &str) -> Result<String> {
     fs::read_to_string(&path).with_context(|| path.display().to_string())
 }
 
-/// The cases of a cloud, those with the same config beside each other.
+/// The cases of a cloud, those with the same config and flags beside each other.
 pub(crate) fn cases(cloud: &str) -> Result<Vec<Case>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/parity/{cloud}/cases"));
     let mut files: Vec<_> = fs::read_dir(folder)?
@@ -38,7 +41,7 @@ pub(crate) fn cases(cloud: &str) -> Result<Vec<Case>> {
         let documents: Vec<Case> = serde_saphyr::from_multiple(&text).context(file)?;
         cases.extend(documents);
     }
-    cases.sort_by_key(|case| case.config.to_string());
+    cases.sort_by_key(|case| (case.config.to_string(), case.flags.clone()));
     Ok(cases)
 }
 

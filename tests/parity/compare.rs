@@ -257,7 +257,8 @@ fn label(value: &Value, index: usize) -> String {
         let names: Vec<&str> = listeners.iter().filter_map(Value::as_str).collect();
         return names.join("+");
     }
-    if value["direction"].is_string() {
+    // A rule of a security group of OpenStack. Firewalls of GCE have a direction, too, and a name.
+    if value["direction"].is_string() && !value["name"].is_string() {
         let bound = |key: &str| value[key].as_str().map_or_else(|| value[key].to_string(), str::to_owned);
         return format!(
             "{} {} from {}",

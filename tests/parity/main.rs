@@ -16,9 +16,12 @@ use std::{env, time::Duration};
 use anyhow::Result;
 use cases::{Case, text};
 use ccm_testbed::observe;
-use openstack::OpenStackSite;
+use kube::api::{Patch, PatchParams};
+use openstack::{OpenStackSite, left_unchanged};
 use play::Play;
 use run::{compare, take_over};
+use serde_json::{Value, json};
+use site::Site as _;
 
 const CLOUD: &str = "openstack";
 /// Cases of the real cloud in every run. A full run has all cases.
@@ -106,4 +109,66 @@ async fn concurrent_changes_by_others_are_corrected() {
     };
     let right = observe::eventually(Duration::from_secs(60), right).await;
     assert!(right.is_some(), "{}", play.log());
+}
+
+/// Pools that exist follow `sessionAffinity`, with a tag that upstream does not know. After each change, upstream would write
+/// nothing. What it would leave as it is stands in docs/migration.md.
+#[tokio::test(flavor = "multi_thread")]
+async fn upstream_leaves_session_persistence_unchanged() {
+    const CASE: &str = "external-tcp";
+    let _turn = run::TURNS.acquire().await.unwrap();
+    let mut play = Play::set(simulated("affinity".to_owned()).await.unwrap()).await.unwrap();
+    play.run(&Value::Null).await.unwrap();
+    play.stop().await.unwrap();
+    let case = cases().into_iter().find(|case| case.name == CASE).unwrap();
+    let mut state = takeover::build(&play, &case).await.unwrap();
+    let start = play.site.mark().unwrap();
+    play.run(&case.config).await.unwrap();
+    // Only a change that the program sees counts.
+    play.wait_for_quiet(&start).await.unwrap();
+    let patch = async |play: &Play<OpenStackSite>, affinity: &str| {
+        let patch = json!({"spec": {"sessionAffinity": affinity, "sessionAffinityConfig": null}});
+        play.services.patch(CASE, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+    };
+    for (affinity, kind, is_tagged) in [
+        ("ClientIP", json!("SOURCE_IP"), true),
+        ("None", Value::Null, false),
+        ("ClientIP", json!("SOURCE_IP"), true),
+    ] {
+        let moment = play.site.mark().unwrap();
+        patch(&play, affinity).await;
+        let applied = async {
+            loop {
+                let got = play.observe(&mut state).await.unwrap();
+                let pools = cases::items(&got["cloud"]["loadbalancers"][0]["pools"]);
+                let has_tag = |pool: &Value| {
+                    let mut tags = cases::items(&pool["tags"]).iter();
+                    tags.any(|tag| tag == "kube_session_affinity")
+                };
+                let is_applied =
+                    |pool: &Value| pool["session_persistence"]["type"] == kind && has_tag(pool) == is_tagged;
+                if !pools.is_empty() && pools.iter().all(is_applied) {
+                    return;
+                }
+                play.wait_for_quiet(&moment).await.unwrap();
+            }
+        };
+        let in_time = tokio::time::timeout(play.limit(), applied).await;
+        assert!(in_time.is_ok(), "{affinity}\n{}", play.log());
+        play.wait_for_quiet(&moment).await.unwrap();
+        let got = play.observe(&mut state).await.unwrap();
+        let writes = play.site.writes_of_upstream(&got, &play.hosts().await.unwrap(), &case.config);
+        assert_eq!(writes, [""; 0], "{affinity}");
+        assert_eq!(left_unchanged(&got), [""; 0], "{affinity}");
+    }
+    // Upstream does not remove it, and the tag changes nothing about that.
+    play.stop().await.unwrap();
+    patch(&play, "None").await;
+    let got = play.observe(&mut state).await.unwrap();
+    let writes = play.site.writes_of_upstream(&got, &play.hosts().await.unwrap(), &case.config);
+    assert_eq!(writes, [""; 0]);
+    let pools = cases::items(&got["cloud"]["loadbalancers"][0]["pools"]).len();
+    assert_eq!(left_unchanged(&got).len(), pools);
+    play.clear(&[CASE.to_owned()]).await.unwrap();
+    play.site.leave().await.unwrap();
 }

@@ -6,3 +6,4 @@ mod site;
 mod upstream;
 
 pub(crate) use site::OpenStackSite;
+pub(crate) use upstream::left_unchanged;

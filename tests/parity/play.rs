@@ -32,6 +32,8 @@ pub(crate) const CLUSTER: &str = "parity";
 const RECORDED_NODES: [&str; 3] = ["node-1", "node-2", "node-3"];
 /// Reasons of Events that the API server writes itself.
 const OF_THE_API_SERVER: [&str; 2] = ["ClusterIPNotAllocated", "ClusterIPOutOfSync"];
+/// An annotation of cases of GCE, by which its recorder knows Services that get no load balancer. It is not recorded.
+const FOR_THE_RECORDER: &str = "parity/elsewhere";
 pub(crate) const FINALIZER: &str = "service.kubernetes.io/load-balancer-cleanup";
 
 /// The result of a phase.
@@ -56,7 +58,14 @@ pub(crate) struct Play<S> {
     pub(crate) services: Api<Service>,
     nodes: Api<Node>,
     events: Api<Event>,
-    running: Option<(Value, Ccm)>,
+    running: Option<RunningProgram>,
+}
+
+/// The program with the config and the flags with which it was started.
+struct RunningProgram {
+    config: Value,
+    flags: Vec<String>,
+    ccm: Ccm,
 }
 
 impl<S: Site> Play<S> {
@@ -65,6 +74,7 @@ impl<S: Site> Play<S> {
         let stage = Stage::set(program).await?;
         let client = stage.control_plane.client().await?;
         nodes::register(&client, &site.nodes()).await?;
+        site.prepare(&client).await?;
         Ok(Self {
             services: Api::namespaced(client.clone(), "default"),
             nodes: Api::all(client.clone()),
@@ -86,9 +96,18 @@ impl<S: Site> Play<S> {
         self.site.patience().1
     }
 
-    /// Runs the program with this config. A running program with the same config continues.
+    /// Runs the program with this config. A running program with the same config and without further flags continues.
     pub(crate) async fn run(&mut self, config: &Value) -> Result<()> {
-        if self.running.as_ref().is_some_and(|(has, _)| has == config) {
+        self.run_with(config, &[]).await
+    }
+
+    /// The same with further flags, of which the last one of a name counts.
+    pub(crate) async fn run_with(&mut self, config: &Value, more: &[String]) -> Result<()> {
+        if self
+            .running
+            .as_ref()
+            .is_some_and(|running| running.config == *config && running.flags == more)
+        {
             return Ok(());
         }
         self.stop().await?;
@@ -104,6 +123,7 @@ impl<S: Site> Play<S> {
         let kubeconfig = self.stage.control_plane.kubeconfig();
         let mut launch = self.stage.command(S::CLOUD, &kubeconfig, &flags);
         launch.args.extend(self.site.flags());
+        launch.args.extend_from_slice(more);
         launch.envs = self.site.environment();
         let mut ccm = Ccm::start(&launch)?;
         ccm.wait_healthy("/readyz", self.limit()).await?;
@@ -113,7 +133,11 @@ impl<S: Site> Play<S> {
         };
         let ready = eventually(self.limit(), ready).await;
         ready.with_context(|| format!("nodes are not initialized: {}", self.log()))?;
-        self.running = Some((config.clone(), ccm));
+        self.running = Some(RunningProgram {
+            config: config.clone(),
+            flags: more.to_vec(),
+            ccm,
+        });
         Ok(())
     }
 
@@ -142,14 +166,14 @@ impl<S: Site> Play<S> {
     }
 
     async fn metrics(&self) -> Result<String> {
-        let (_, ccm) = self.running.as_ref().context("the program does not run")?;
-        Ok(ccm.get("/metrics").await?.1)
+        let running = self.running.as_ref().context("the program does not run")?;
+        Ok(running.ccm.get("/metrics").await?.1)
     }
 
     pub(crate) async fn stop(&mut self) -> Result<()> {
-        if let Some((_, mut ccm)) = self.running.take() {
-            ccm.terminate()?;
-            ccm.wait(self.limit()).await?;
+        if let Some(mut running) = self.running.take() {
+            running.ccm.terminate()?;
+            running.ccm.wait(self.limit()).await?;
         }
         Ok(())
     }
@@ -160,7 +184,7 @@ impl<S: Site> Play<S> {
 
     /// Plays a case to its end, and deletes its remaining objects.
     pub(crate) async fn case(&mut self, case: &Case, rules: &Rules) -> Result<Vec<Phase>> {
-        self.run(&case.config).await?;
+        self.run_with(&case.config, &case.flags).await?;
         let mut case_state = CaseState::new(S::CLOUD, case)?;
         let mut phases = Vec::new();
         let mut moment = self.site.mark()?;
@@ -186,7 +210,9 @@ impl<S: Site> Play<S> {
         for name in &names {
             let _may_be_deleted = self.services.delete(name, &DeleteParams::default()).await;
         }
-        phases.push(self.phase(&mut case_state, "delete", &moment, rules).await?);
+        if !names.is_empty() {
+            phases.push(self.phase(&mut case_state, "delete", &moment, rules).await?);
+        }
         for step in &case.steps {
             if !step["undo_node"].is_null() {
                 self.patch_node(step, "undo_node").await?;
@@ -198,6 +224,9 @@ impl<S: Site> Play<S> {
 
     async fn step(&self, step: &Value, names: &[String]) -> Result<()> {
         let merge = PatchParams::default();
+        if let Some(pattern) = step["drop"].as_str() {
+            self.site.remove(pattern).await?;
+        }
         if !step["patch"].is_null() {
             let first = names.first().cloned().unwrap_or_default();
             let name = step["service"].as_str().unwrap_or(&first);
@@ -274,7 +303,7 @@ impl<S: Site> Play<S> {
             if (rows.is_empty() && self.is_idle().await?) || began.elapsed() > self.limit() {
                 let calls = self.calls(moment)?;
                 let recorded = want["calls"].as_object().into_iter().flatten();
-                let config = self.running.as_ref().map_or(&Value::Null, |(config, _)| config);
+                let config = self.running.as_ref().map_or(&Value::Null, |running| &running.config);
                 let writes = self.site.writes_of_upstream(&got, &self.hosts().await?, config);
                 let (upstream_writes, used_writes) = rules.unexpected_writes(&case_state.case, name, writes);
                 return Ok(Phase {
@@ -291,7 +320,18 @@ impl<S: Site> Play<S> {
         }
     }
 
-    async fn hosts(&self) -> Result<Vec<Host>> {
+    /// The UIDs of the nodes, by their names in the recordings.
+    pub(crate) async fn uids_of_nodes(&self) -> Result<BTreeMap<&'static str, String>> {
+        let mut uids = BTreeMap::new();
+        for (recorded, spec) in RECORDED_NODES.iter().zip(self.site.nodes()) {
+            let node = self.nodes.get(&spec.name).await?;
+            uids.insert(*recorded, node.metadata.uid.unwrap_or_default());
+        }
+        Ok(uids)
+    }
+
+    /// The nodes with the names of the recordings.
+    pub(crate) async fn hosts(&self) -> Result<Vec<Host>> {
         let mut hosts = Vec::new();
         for (name, spec) in RECORDED_NODES.iter().zip(self.site.nodes()) {
             let node = self.nodes.get(&spec.name).await?;
@@ -329,6 +369,11 @@ impl<S: Site> Play<S> {
     pub(crate) async fn observe(&self, case_state: &mut CaseState) -> Result<Value> {
         let (cloud, mut names) = self.site.dump(&case_state.uids).await?;
         let (mut live, mut specs) = (Map::new(), Map::new());
+        if S::NAMES_NODES_BY_UID {
+            for (recorded, uid) in self.uids_of_nodes().await? {
+                case_state.words.insert(uid, format!("<uid:{recorded}>"));
+            }
+        }
         for (name, uid) in &case_state.uids {
             case_state.words.insert(uid.clone(), format!("<uid:{name}>"));
             let Some(service) = self.services.get_opt(name).await? else {
@@ -357,10 +402,14 @@ impl<S: Site> Play<S> {
                 }),
             );
             let or = |value: &Value, other: Value| if value.is_null() { other } else { value.clone() };
+            let mut annotations = or(&metadata["annotations"], json!({}));
+            if let Some(all) = annotations.as_object_mut() {
+                all.remove(FOR_THE_RECORDER);
+            }
             live.insert(
                 name.clone(),
                 json!({
-                    "annotations": or(&metadata["annotations"], json!({})),
+                    "annotations": annotations,
                     "finalizers": or(&metadata["finalizers"], json!([])),
                     "status": or(&service["status"], json!({})),
                 }),

@@ -17,7 +17,7 @@ use crate::{
 
 /// Clouds with a control plane at the same time. The tests of this program wait for each other, because the start of a control
 /// plane needs more CPU time than a case, and those that are not used any more are reused.
-static TURNS: Semaphore = Semaphore::const_new(4);
+pub(crate) static TURNS: Semaphore = Semaphore::const_new(4);
 
 /// The table of deliberate differences for this cloud: `real`, `simulated`, `moto` or `restricted`.
 fn rules<S: Site>(cloud: &'static str) -> Rules {

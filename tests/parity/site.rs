@@ -2,8 +2,9 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use ccm_testbed::nodes::NodeSpec;
+use kube::Client;
 use regex::Regex;
 use serde_json::{Map, Value};
 
@@ -11,8 +12,15 @@ use serde_json::{Map, Value};
 pub(crate) trait Site {
     /// The value of `--cloud-provider`, and the folder of cases and recordings.
     const CLOUD: &'static str;
+    /// Whether names of objects contain the UIDs of nodes.
+    const NAMES_NODES_BY_UID: bool = false;
     /// A moment in the log of calls.
     type Moment;
+
+    /// Creates the objects of the cluster that a case needs.
+    async fn prepare(&self, _client: &Client) -> Result<()> {
+        Ok(())
+    }
 
     /// The nodes of the cluster: `node-1`, `node-2` and `node-3` of the recordings.
     fn nodes(&self) -> Vec<NodeSpec>;
@@ -46,6 +54,11 @@ pub(crate) trait Site {
 
     /// All objects that may be created for the Services of these UIDs, and the names of their IDs.
     async fn dump(&self, uids: &BTreeMap<String, String>) -> Result<(Value, Names)>;
+
+    /// Removes the first object whose path matches this regular expression, without the program.
+    async fn remove(&self, pattern: &str) -> Result<()> {
+        bail!("{} has no step that removes {pattern}", Self::CLOUD)
+    }
 
     /// Deletes all these objects.
     async fn clear(&self) -> Result<()>;

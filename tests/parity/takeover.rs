@@ -30,7 +30,12 @@ pub(crate) async fn build<S: Site>(play: &Play<S>, case: &Case) -> Result<CaseSt
     let phase = state_of_upstream(case, &case_state)?;
     for service in &case.services {
         let mut service = service.clone();
-        service["metadata"]["finalizers"] = json!([FINALIZER]);
+        let recorded = &phase["services"][name_of(&service)]["finalizers"];
+        service["metadata"]["finalizers"] = if recorded.is_array() {
+            recorded.clone()
+        } else {
+            json!([FINALIZER])
+        };
         if let Some(annotations) = service["metadata"]["annotations"].as_object_mut() {
             annotations.retain(|_, value| value.as_str().is_none_or(|value| !value.contains("${LB_OF_")));
         }

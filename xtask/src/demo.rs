@@ -133,6 +133,18 @@ async fn demo(options: &DemoOptions, program: PathBuf) -> Result<()> {
     screen.clear();
     print(at_end.render(&finished, FINAL_ROWS).trim_end());
 
+    if !cloud.serves_services() {
+        print("");
+        say(&format!(
+            "the provider {} has no load balancers yet: the demo has no Services",
+            cloud.provider()
+        ));
+        return if options.once {
+            Ok(())
+        } else {
+            wait(&stage, &mut ccm).await
+        };
+    }
     let forwarder = match &cloud {
         Cloud::Simulated(cloud) => Some(Forwarder::start(cloud.control())),
         Cloud::Real(..) | Cloud::Test(..) => None,
@@ -151,6 +163,11 @@ async fn demo(options: &DemoOptions, program: PathBuf) -> Result<()> {
     if options.once {
         return Ok(());
     }
+    wait(&stage, &mut ccm).await
+}
+
+/// Shows how to reach the cluster, and waits for Ctrl-C.
+async fn wait(stage: &Stage, ccm: &mut Ccm) -> Result<()> {
     print("");
     print(&format!("export KUBECONFIG={}", stage.control_plane.kubeconfig().display()));
     print("");
@@ -302,8 +319,7 @@ impl Progress {
         if nodes.rows.len() > rows {
             let _ = writeln!(text, "... and {} more", nodes.rows.len() - rows);
         }
-        let kinds = self.calls.iter().map(|(op, count)| format!("{op} {count}"));
-        let kinds: Vec<_> = kinds.collect();
+        let kinds: Vec<_> = self.calls.iter().map(|(op, count)| format!("{op} {count}")).collect();
         let _ = writeln!(text, "\n{}", self.summary(nodes));
         let _ = writeln!(text, "all cloud calls by kind: {}", kinds.join(", "));
         text

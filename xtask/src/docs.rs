@@ -6,9 +6,11 @@
 //! | `docs/reference/metrics.md` | `--help-metrics` of the binary |
 //! | `docs/reference/<cloud>.md` | the documentation of the fields of the cloud's config |
 //! | `docs/SUMMARY.md`, `deploy/chart/values.schema.json` | only the lists of clouds in them, from `--list-providers` |
+//! | `deploy/chart/files/` | the files of `deploy/` that the chart has copies of |
 //! | `target/site/html` | all of `docs/`, by mdBook |
 
 mod examples;
+mod figures;
 mod quotes;
 mod site;
 
@@ -21,7 +23,10 @@ use std::{
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
-use ccm_testbed::cargo::{Build, output, program, root};
+use ccm_testbed::{
+    cargo::{Build, output, program, root},
+    helm::CHART_FILES,
+};
 
 pub(crate) use site::build as build_site;
 
@@ -66,6 +71,7 @@ pub(crate) fn run(options: &DocsOptions) -> Result<()> {
         examples::check(&program, &cloud)?;
     }
     quotes::check()?;
+    figures::check()?;
     Ok(())
 }
 
@@ -110,6 +116,12 @@ fn documents(program: &Path) -> Result<Vec<(PathBuf, String)>> {
     ));
     let clouds = clouds(program)?;
     documents.extend(lists(&clouds)?);
+    for (source, copy) in CHART_FILES {
+        let source = root().join("deploy").join(source);
+        let text =
+            fs::read_to_string(&source).with_context(|| format!("could not read {}", source.display()))?;
+        documents.push((root().join("deploy/chart/files").join(copy), text));
+    }
     for (cloud, title) in clouds {
         let text = reference(program, &cloud)?;
         documents.push((
@@ -126,28 +138,30 @@ fn documents(program: &Path) -> Result<Vec<(PathBuf, String)>> {
 
 /// The files in which only the lists of clouds are generated.
 fn lists(clouds: &[(String, String)]) -> Result<[(PathBuf, String); 2]> {
-    let read = |path: &str| {
-        let path = root().join(path);
-        let text = fs::read_to_string(&path).with_context(|| format!("could not read {}", path.display()));
-        text.map(|text| (path, text))
-    };
-    let (contents, mut text) = read("docs/SUMMARY.md")?;
+    let contents = root().join("docs/SUMMARY.md");
+    let mut text = read(&contents)?;
     for (folder, prefix) in [
         ("quick-start", "Quick start: "),
         ("guides", "Services on "),
         ("reference", ""),
     ] {
-        let link = |cloud: &str| format!("]({folder}/{cloud}.md)");
-        let lines = clouds.iter().map(|(cloud, title)| format!("- [{prefix}{title}{}", link(cloud)));
-        let is_old = |line: &str| clouds.iter().any(|(cloud, _)| line.ends_with(&link(cloud)));
-        text = replace_lines(&text, is_old, lines);
+        let lines = clouds.iter().map(|(cloud, title)| format!("- [{prefix}{title}]({folder}/{cloud}.md)"));
+        text = replace_lines(
+            &text,
+            |line| clouds.iter().any(|(cloud, _)| line.ends_with(&format!("]({folder}/{cloud}.md)"))),
+            lines,
+        );
     }
-    let (schema, values) = read("deploy/chart/values.schema.json")?;
+    let schema = root().join("deploy/chart/values.schema.json");
     let names: Vec<_> = clouds.iter().map(|(cloud, _)| format!("{cloud:?}")).collect();
     const START: &str = r#"    "cloud": {"enum": ["#;
     let line = format!("{START}{}]}},", names.join(", "));
-    let values = replace_lines(&values, |line| line.starts_with(START), [line]);
+    let values = replace_lines(&read(&schema)?, |line| line.starts_with(START), [line]);
     Ok([(contents, text), (schema, values)])
+}
+
+fn read(path: &Path) -> Result<String> {
+    fs::read_to_string(path).with_context(|| format!("could not read {}", path.display()))
 }
 
 /// The text with these lines in the place of the first one that `is_old` accepts. All that it accepts are removed.
@@ -156,30 +170,32 @@ fn replace_lines(
     is_old: impl Fn(&str) -> bool,
     lines: impl IntoIterator<Item = String>,
 ) -> String {
-    let mut lines = Some(lines);
-    let mut replaced = String::new();
+    let mut new_lines = Some(lines);
+    let mut replaced = Vec::new();
     for line in text.lines() {
-        let new = match is_old(line) {
-            true => lines.take().into_iter().flatten().collect(),
-            false => vec![line.to_owned()],
-        };
-        for line in new {
-            replaced.push_str(&line);
-            replaced.push('\n');
+        if !is_old(line) {
+            replaced.push(line.to_owned());
+        } else if let Some(lines) = new_lines.take() {
+            replaced.extend(lines);
         }
     }
-    replaced
+    let mut new_text = replaced.join("\n");
+    new_text.push('\n');
+    new_text
 }
 
 /// The text with its headings one level lower. A comment in a code block is not a heading.
 fn below_title(text: &str) -> String {
     let mut in_code = false;
-    let lines = text.lines().map(|line| {
+    let mut lines = Vec::new();
+    for line in text.lines() {
         in_code ^= line.starts_with("```");
-        match !in_code && line.starts_with('#') {
-            true => format!("#{line}"),
-            false => line.to_owned(),
-        }
-    });
-    lines.collect::<Vec<_>>().join("\n")
+        let is_heading = !in_code && line.starts_with('#');
+        lines.push(if is_heading {
+            format!("#{line}")
+        } else {
+            line.to_owned()
+        });
+    }
+    lines.join("\n")
 }

@@ -316,9 +316,8 @@ impl Images {
 
 /// The last stage of the Dockerfile, with the build context in the place of the stage that builds.
 fn last_stage(dockerfile: &str) -> Result<String> {
-    let stage = dockerfile.find("FROM scratch").map(|start| &dockerfile[start..]);
-    let stage = stage.context("Dockerfile: no stage FROM scratch")?;
-    Ok(stage.replace("COPY --from=build /root-file-system/ /", "COPY . /"))
+    let start = dockerfile.find("FROM scratch").context("Dockerfile: no stage FROM scratch")?;
+    Ok(dockerfile[start..].replace("COPY --from=build /root-file-system/ /", "COPY . /"))
 }
 
 /// The digest of the image in an OCI layout.

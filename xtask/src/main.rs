@@ -51,7 +51,7 @@ enum Task {
     Image(image::ImageOptions),
     /// Build all files of a release, in one folder.
     Release(release::ReleaseOptions),
-    /// List features of the newest releases of the Go programs that this project does not have.
+    /// List features of the newest releases of upstream that this project does not have.
     Upstream,
 }
 

@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use ccm_testbed::{
     cargo::{output, root},
-    helm::{Helm, kustomize},
+    helm::{Helm, HelmVersion, kustomize},
 };
 use clap::Args;
 
@@ -50,7 +50,7 @@ pub(crate) fn run(options: &ReleaseOptions) -> Result<()> {
     fs::write(folder.join("NOTES.md"), notes)?;
     say("packing the chart and the manifests");
     let chart = root().join("deploy/chart");
-    Helm::new("")?.run(&[
+    Helm::new(HelmVersion::V3, "")?.run(&[
         "package",
         &chart.display().to_string(),
         "--destination",

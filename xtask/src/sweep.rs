@@ -115,20 +115,21 @@ async fn crashes(options: &SweepOptions, scenario: &dyn Scenario) -> Result<()> 
     }
     let name = scenario.name();
     let mut last = Instant::now();
-    let report_progress = |progress: &Progress| {
-        if last.elapsed() < PROGRESS_INTERVAL && progress.done < progress.total {
-            return;
-        }
-        last = Instant::now();
-        say(&format!(
-            "{name}: {} of {} points, {} failed, {:.0} s left",
-            progress.done,
-            progress.total,
-            progress.failures,
-            progress.left.as_secs_f64()
-        ));
-    };
-    let report = sweep.run(scenario, report_progress).await?;
+    let report = sweep
+        .run(scenario, |progress: &Progress| {
+            if last.elapsed() < PROGRESS_INTERVAL && progress.done < progress.total {
+                return;
+            }
+            last = Instant::now();
+            say(&format!(
+                "{name}: {} of {} points, {} failed, {:.0} s left",
+                progress.done,
+                progress.total,
+                progress.failures,
+                progress.left.as_secs_f64()
+            ));
+        })
+        .await?;
     print(&report.to_string());
     report.verdict()
 }
@@ -137,12 +138,14 @@ async fn storms(options: &SweepOptions, scenario: &dyn Scenario) -> Result<()> {
     let calm = Sweep::default().rehearse(scenario).await?;
     let mut failures = Vec::new();
     for seed in (options.seed..).take(usize::try_from(options.seeds)?) {
-        let outcome = Storm::new(seed).run(scenario, &calm).await;
-        let outcome = outcome.and_then(|report| {
-            print(&report.to_string());
-            report.verdict()
-        });
-        if let Err(error) = outcome {
+        let verdict = match Storm::new(seed).run(scenario, &calm).await {
+            Ok(report) => {
+                print(&report.to_string());
+                report.verdict()
+            }
+            Err(error) => Err(error),
+        };
+        if let Err(error) = verdict {
             print(&format!("seed {seed} failed: {error:#}"));
             failures.push(seed.to_string());
         }

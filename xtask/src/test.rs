@@ -123,8 +123,11 @@ pub(crate) fn run(options: &TestOptions) -> Result<()> {
             Some(cloud) => tokio::runtime::Runtime::new()?.block_on(cloud.stop()),
             None => Ok(()),
         };
-        let errors = [tests, beside, stopped].into_iter().filter_map(Result::err);
-        let errors: Vec<_> = errors.map(|error| format!("{error:#}")).collect();
+        let errors: Vec<_> = [tests, beside, stopped]
+            .into_iter()
+            .filter_map(Result::err)
+            .map(|error| format!("{error:#}"))
+            .collect();
         if !errors.is_empty() {
             bail!("{}", errors.join("; "));
         }
@@ -226,10 +229,10 @@ fn checks(clouds: &Clouds, program: &Path) -> Result<()> {
 
 /// The real cloud of the tests, installed on first use. It runs during all tests, and those of each crate use it.
 fn real_openstack(options: &TestOptions, clouds: &Clouds) -> Result<Option<OpenStack>> {
-    let available = match options.quick {
-        true => Err("--quick".to_owned()),
-        false if !clouds.contain("openstack") => Err("another cloud is tested".to_owned()),
-        false => OpenStack::available(),
+    let available = if options.quick {
+        Err("--quick".to_owned())
+    } else {
+        is_openstack_available(clouds)
     };
     if let Err(reason) = available {
         say(&format!("tests against a real OpenStack are left out: {reason}"));
@@ -241,14 +244,18 @@ fn real_openstack(options: &TestOptions, clouds: &Clouds) -> Result<Option<OpenS
     cloud.context("cannot start a real OpenStack").map(Some)
 }
 
+/// Whether a real OpenStack is wanted and can run here, or the reason why not.
+fn is_openstack_available(clouds: &Clouds) -> Result<(), String> {
+    if !clouds.contain("openstack") {
+        return Err("another cloud is tested".to_owned());
+    }
+    OpenStack::available()
+}
+
 /// Installs the packages of Debian that build images. Returns whether they are installed.
 fn can_build_image(clouds: &Clouds) -> bool {
-    let available = match clouds.contain("openstack") {
-        false => Err("another cloud is tested".to_owned()),
-        true => OpenStack::available(),
-    };
-    let installed =
-        available.and_then(|()| image::install_packages(&[]).map_err(|error| format!("{error:#}")));
+    let installed = is_openstack_available(clouds)
+        .and_then(|()| image::install_packages(&[]).map_err(|error| format!("{error:#}")));
     if let Err(reason) = &installed {
         say(&format!("tests of the image are left out: {reason}"));
     }

@@ -1,4 +1,4 @@
-//! Features of the newest releases of the Go programs that this project does not know: annotations, config keys, chart values
+//! Features of the newest releases of upstream that this project does not know: annotations, config keys, chart values
 //! and rules of the role. A nightly job runs it.
 
 use std::{
@@ -12,15 +12,15 @@ use anyhow::{Context, Result, bail, ensure};
 use ccm_testbed::{
     cargo::{output, root},
     golang,
-    helm::{Helm, copy_upstream_chart},
-    manifests::{self, Right},
+    helm::{Helm, HelmVersion, copy_upstream_chart},
+    manifests,
 };
 use regex::Regex;
 use serde_json::Value;
 
 use crate::{print, say};
 
-/// The places in which a Go program declares the names that users write.
+/// The places in which an upstream program declares the names that users write.
 struct Upstream {
     cloud: &'static str,
     /// The repository, if no Go proxy has the program. It then has manifests in place of a chart.
@@ -65,7 +65,7 @@ const UPSTREAM: [Upstream; 3] = [
     },
 ];
 
-/// Lists the rights of the Go programs that this program does not need.
+/// Lists the rights of upstream that this program does not need.
 const SECURITY: &str = "docs/security.md";
 
 pub(crate) fn run() -> Result<()> {
@@ -116,10 +116,10 @@ pub(crate) fn run() -> Result<()> {
     }
     if unknown > 0 {
         bail!(
-            "{unknown} names of the Go programs are unknown here: support them, or add the reason to the references or, for a right, to {SECURITY}"
+            "{unknown} names of the Go cloud-controller-managers are unknown here: support them, or add the reason to the references or, for a right, to {SECURITY}"
         );
     }
-    ensure!(is_complete, "not all Go programs were compared");
+    ensure!(is_complete, "not all Go cloud-controller-managers were compared");
     Ok(())
 }
 
@@ -134,10 +134,13 @@ fn newest_tag(repository: &str, folder: &Path) -> Result<(String, PathBuf)> {
         repository,
         "v*",
     ]);
-    let tags = output(&mut list)?;
-    let mut tags = tags.lines().filter_map(|line| Some(line.split_once("refs/tags/")?.1));
-    // Not an alpha, beta or candidate.
-    let tag = tags.find(|tag| !tag.contains('-')).context("it has no release")?;
+    let references = output(&mut list)?;
+    let tag = references
+        .lines()
+        .filter_map(|line| Some(line.split_once("refs/tags/")?.1))
+        // Not an alpha, beta or candidate.
+        .find(|tag| !tag.contains('-'))
+        .context("it has no release")?;
     let mut clone = Command::new("git");
     clone.args([
         "-c",
@@ -170,16 +173,18 @@ fn collect(folder: &Path, expression: &Regex, names: &mut BTreeSet<String>) -> R
 
 /// Top-level values of the upstream chart that this chart does not have.
 fn unknown_values(cloud: &str, chart: &Path) -> Result<BTreeSet<String>> {
-    let keys = |path: &Path| -> Result<BTreeSet<String>> {
-        let values = manifests::read(path)?.pop().unwrap_or_default();
-        Ok(values.as_object().into_iter().flatten().map(|(key, _)| key.clone()).collect())
-    };
     let schema: Value =
         serde_json::from_str(&fs::read_to_string(root().join("deploy/chart/values.schema.json"))?)?;
     let mut theirs = keys(&chart.join("values.yaml"))?;
     let ours = keys(&root().join(format!("deploy/chart/clouds/{cloud}.yaml")))?;
     theirs.retain(|key| !ours.contains(key) && schema["properties"].get(key).is_none());
     Ok(theirs)
+}
+
+/// The top-level keys of a file with values.
+fn keys(path: &Path) -> Result<BTreeSet<String>> {
+    let values = manifests::read(path)?.pop().unwrap_or_default();
+    Ok(values.as_object().into_iter().flatten().map(|(key, _)| key.clone()).collect())
 }
 
 /// The given rights, without those that the role of this chart grants, and those that it does not need.
@@ -197,21 +202,14 @@ fn unknown_rights(cloud: &str, theirs: BTreeSet<String>) -> Result<BTreeSet<Stri
 /// The rights that a chart grants with these arguments of `helm template`.
 fn chart_rights(arguments: &[&str]) -> Result<BTreeSet<String>> {
     let arguments = [&["template", "ccm"], arguments].concat();
-    Ok(rights(&manifests::parse(&Helm::new("")?.run(&arguments)?)?))
+    Ok(rights(&manifests::parse(&Helm::new(HelmVersion::V3, "")?.run(&arguments)?)?))
 }
 
 /// All rights that these objects grant.
 fn rights(objects: &[Value]) -> BTreeSet<String> {
-    let granted = manifests::rights(objects).into_iter();
-    granted
-        .map(
-            |Right {
-                 verb,
-                 group,
-                 resource,
-                 ..
-             }| right(&verb, &format!("{resource}.{group}")),
-        )
+    manifests::rights(objects)
+        .iter()
+        .map(|granted| right(&granted.verb, &format!("{}.{}", granted.resource, granted.group)))
         .collect()
 }
 

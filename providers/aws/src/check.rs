@@ -7,7 +7,6 @@ use ccm_core::{
     check::{Checker, CloudReport, ConfigSource, Finding, Inspection, Severity, in_time},
     config::{ConfigFiles, Parsed},
     error::accept,
-    flags::parse_bool,
     load_balancer::{Claim, ServiceFinding, ServiceView},
     registry::CheckerResult,
 };
@@ -65,16 +64,17 @@ impl Checker for Inspector {
         };
         let table = self.check_ids(&api, &site, &mut inspection).await;
         // Without routes, their rights are not needed.
-        let routes = self.context.flags.given("configure-cloud-routes");
-        let routes = routes.and_then(|values| parse_bool(values.last()?).ok());
-        let has_routes = routes.unwrap_or(true);
-        let table = table.filter(|_| has_routes);
+        let tried_table = if self.context.has_routes() {
+            table.as_deref()
+        } else {
+            None
+        };
         let mut report = inspection.report;
-        check_permissions(&api, &site, table.as_deref(), &mut report).await;
+        check_permissions(&api, &site, tried_table, &mut report).await;
         report.leave_out("Rights to write load balancers: Elastic Load Balancing has no dry runs.");
-        let objects = "instances and rules of security groups";
-        let text = format!("Rights to change {objects}: a dry run needs one of the cluster.");
-        report.leave_out(text);
+        report.leave_out(
+            "Rights to change instances and rules of security groups: a dry run needs one of the cluster.",
+        );
         report
     }
 
@@ -84,8 +84,13 @@ impl Checker for Inspector {
 
     fn service(&self, service: &ServiceView) -> Option<Vec<ServiceFinding>> {
         let settings = &self.loaded.value.load_balancing;
-        let spec = Spec::read(service, settings, Flavor::known(service, settings));
-        Some(TABLE.findings(&service.annotations, &spec.invalid, &spec.ignored))
+        let flavor = Flavor::known(service, settings);
+        let spec = Spec::read(service, settings, flavor);
+        let mut invalid = spec.invalid;
+        if spec::own_hostname(service).is_none() {
+            invalid.extend(spec::refused_as_new(flavor, settings));
+        }
+        Some(TABLE.findings(&service.annotations, &invalid, &spec.ignored))
     }
 }
 
@@ -116,8 +121,8 @@ impl Inspector {
                 inspection.report.pass(key, what);
             }
         };
-        let vpc = in_time(client.check_vpc(&site.vpc)).await.map(Some);
-        let vpc = accept(vpc, ErrorKind::NotFound, None);
+        let checked = in_time(client.check_vpc(&site.vpc)).await.map(Some);
+        let vpc = accept(checked, ErrorKind::NotFound, None);
         found("VPC", &site.vpc, vpc, format!("{} exists", site.vpc));
         if let Some(id) = &config.subnet {
             let vpc = ("vpc-id", vec![site.vpc.clone()]);

@@ -3,63 +3,15 @@
 //! | Module | Contents |
 //! |---|---|
 //! | [`connect`] | credentials, endpoints, proxy, trusted authorities: from the config to the SDK's clients |
-//! | [`ops`] | the API calls, their quotas, and metrics under the names of the Go cloud controller |
+//! | [`ops`] | the API calls, their quotas, and metrics under the names of upstream |
 //! | [`metadata`] | the instance metadata service |
 //! | [`ec2`] | instances, subnets, route tables, security groups, tags |
 //! | [`dry_run`] | checks of permissions |
 //! | [`elb`] | reads of load balancers, network and classic |
 //! | [`send`] | writes of load balancers and security groups |
 //!
-//! The SDK does not retry: the gate does.
-
-/// Sends a request through the gate: `send!(client, Op, .field(value)..)`. The dot keeps requests with many fields compact.
-macro_rules! send {
-    ($client:expr, $op:ident $(, $($fields:tt)*)?) => {
-        $client
-            .call($crate::client::Op::$op, |clients| {
-                $crate::client::ops::request!(clients, $op) $($($fields)*)? .send()
-            })
-            .await
-    };
-}
-
-/// Sends a request whose response has no content.
-macro_rules! done {
-    ($($request:tt)*) => { send!($($request)*).map(drop) };
-}
-
-/// Sends requests for all pages of a listing, and converts their items. `$set` and `$next` are the names of the token.
-macro_rules! list {
-    (
-        $client:expr, $op:ident($set:ident, $next:ident), $items:ident.flat_map($convert:expr), $($fields:tt)*
-    ) => {
-        ccm_core::client::collect(|token: Option<String>| async move {
-            let reply = send!($client, $op, $($fields)*.$set(token.clone()))?;
-            let items = reply.$items.unwrap_or_default().into_iter();
-            Ok(ccm_core::client::Page {
-                items: items.flat_map($convert).collect(),
-                next: reply.$next,
-            })
-        })
-        .await
-    };
-}
-
-/// Pairs of key and value as a type of the SDK.
-macro_rules! key_values {
-    ($type:ty, $pairs:expr) => {
-        Some($pairs.map(|(key, value)| <$type>::builder().key(key).value(value).build()).collect())
-    };
-}
-
-/// An object of a load balancer as it is read: kind, key, ID, and its attributes by name.
-macro_rules! object {
-    ($kind:expr, $key:expr, $id:expr, { $($name:literal => $value:expr,)* }) => {{
-        let mut object = ccm_core::plan::objects::Object::new($kind, $key) $(.with($name, $value))*;
-        object.id = $id.to_owned();
-        object
-    }};
-}
+//! The SDK does not retry: the gate does. A call names its operation and the request of the SDK, which is sent for each attempt:
+//! `client.call(Op::Zones, |sdk| sdk.ec2.describe_availability_zones().send())`.
 
 mod connect;
 pub(crate) mod dry_run;
@@ -69,23 +21,30 @@ pub(crate) mod metadata;
 mod ops;
 pub(crate) mod send;
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, SystemTime},
+};
 
 use aws_credential_types::provider::error::CredentialsError;
 use aws_smithy_runtime_api::client::{orchestrator::HttpResponse, result::SdkError};
-use aws_smithy_types::error::metadata::ProvideErrorMetadata;
+use aws_smithy_types::{DateTime, date_time::Format, error::metadata::ProvideErrorMetadata};
 use aws_types::request_id::RequestId;
 use ccm_core::{
-    BuildContext, Error, ErrorKind, Outcome, Priority, Result, Retry,
+    BuildContext, Error, ErrorKind, Priority, RequestOutcome, Result, Retry,
     client::{Fence, Gate, GateConfig},
     error::{accept, report},
 };
 use parking_lot::RwLock;
 use tokio::time::Instant;
-use tracing::trace;
+use tracing::{trace, warn};
 
 use self::{
-    connect::{ANSWER_TIMEOUT, Clients},
+    connect::{ANSWER_TIMEOUT, SdkClients},
     metadata::{Metadata, REGION},
     ops::RequestMetrics,
 };
@@ -96,11 +55,22 @@ pub(crate) use self::{
 
 /// The shortest time between two reads of credentials that AWS refuses.
 const RENEW_AFTER: Duration = Duration::from_secs(10);
+/// AWS accepts signatures whose time differs less than this from its own; it refuses from 5 minutes.
+const CLOCK_DIFFERENCE: Duration = Duration::from_secs(4 * 60);
+/// The codes with which AWS refuses the time of a signature. Those of wrong credentials are among them.
+const SIGNATURE_CODES: &[&str] = &[
+    "AuthFailure",
+    "InvalidSignatureException",
+    "RequestExpired",
+    "RequestInTheFuture",
+    "RequestTimeTooSkewed",
+    "SignatureDoesNotMatch",
+];
 
 /// The API of AWS in one region. A clone shares quota and credentials.
 #[derive(Clone)]
 pub(crate) struct Api {
-    inner: Arc<Inner>,
+    shared: Arc<SharedConnection>,
     gate: Gate,
 }
 
@@ -111,24 +81,25 @@ pub(crate) struct Client {
     priority: Priority,
 }
 
-struct Inner {
+/// What all clones of an [`Api`] share.
+struct SharedConnection {
     region: String,
     metadata: Metadata,
-    state: RwLock<State>,
+    state: RwLock<ConnectionState>,
     metrics: RequestMetrics,
     user_agent: String,
 }
 
-struct State {
+struct ConnectionState {
     connection: Connection,
-    clients: Arc<Clients>,
+    clients: Arc<SdkClients>,
     /// When credentials that AWS refused were last read again.
     renewed: Option<Instant>,
     /// The number of earlier connections, as [`Api::reconnect`] counts them.
     generation: u64,
 }
 
-impl State {
+impl ConnectionState {
     /// The connection with new clients.
     async fn new(connection: Connection, region: &str, user_agent: &str) -> Result<Self> {
         Ok(Self {
@@ -142,7 +113,7 @@ impl State {
 
 impl fmt::Debug for Api {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Api").field("region", &self.inner.region).finish_non_exhaustive()
+        f.debug_struct("Api").field("region", &self.shared.region).finish_non_exhaustive()
     }
 }
 
@@ -171,10 +142,10 @@ impl Api {
         // Routes and tags have fences of their own; all other writes are for load balancers.
         config.fence = context.fences.load_balancers.clone();
         let metrics = RequestMetrics::publish(crate::NAME, &context.metrics);
-        let state = State::new(connection, &region, &context.user_agent).await?;
+        let state = ConnectionState::new(connection, &region, &context.user_agent).await?;
         Ok(Self {
             gate: Gate::new(config, &context.metrics),
-            inner: Arc::new(Inner {
+            shared: Arc::new(SharedConnection {
                 region,
                 metadata,
                 state: RwLock::new(state),
@@ -192,17 +163,17 @@ impl Api {
 
     /// The region.
     pub(crate) fn region(&self) -> &str {
-        &self.inner.region
+        &self.shared.region
     }
 
     /// The instance metadata service.
     pub(crate) fn metadata(&self) -> &Metadata {
-        &self.inner.metadata
+        &self.shared.metadata
     }
 
     /// The number of times that other credentials were applied.
     pub(crate) fn generation(&self) -> u64 {
-        self.inner.state.read().generation
+        self.shared.state.read().generation
     }
 
     /// The API whose writes pass this fence.
@@ -226,14 +197,14 @@ impl Api {
     ///
     /// AWS does not accept the credentials, or cannot be reached; then nothing changes.
     pub(crate) async fn reconnect(&self, connection: Connection) -> Result<()> {
-        let inner = &self.inner;
-        let mut state = State::new(connection, &inner.region, &inner.user_agent).await?;
+        let shared = &self.shared;
+        let mut state = ConnectionState::new(connection, &shared.region, &shared.user_agent).await?;
         let attempt = || async {
             let request = state.clients.ec2.describe_availability_zones();
             Box::pin(request.send()).await.map_err(|error| failure(&error))
         };
         accepted(self.gate.call(Op::Zones, Priority::User, attempt).await)?;
-        let mut last = inner.state.write();
+        let mut last = shared.state.write();
         state.generation = last.generation + 1;
         *last = state;
         Ok(())
@@ -241,10 +212,10 @@ impl Api {
 
     /// Reads the credentials again, unless that was done since these clients were created, or a moment ago. Returns whether
     /// they may have changed.
-    async fn renew(&self, refused: &Arc<Clients>) -> bool {
-        let inner = &self.inner;
+    async fn renew(&self, refused: &Arc<SdkClients>) -> bool {
+        let shared = &self.shared;
         let connection = {
-            let state = inner.state.read();
+            let state = shared.state.read();
             if !Arc::ptr_eq(&state.clients, refused) {
                 return true;
             }
@@ -253,10 +224,10 @@ impl Api {
             }
             state.connection.clone()
         };
-        let Ok(clients) = connection.clients(&inner.region, &inner.user_agent).await else {
+        let Ok(clients) = connection.clients(&shared.region, &shared.user_agent).await else {
             return false;
         };
-        let mut state = inner.state.write();
+        let mut state = shared.state.write();
         if Arc::ptr_eq(&state.clients, refused) {
             (state.clients, state.renewed) = (Arc::new(clients), Some(Instant::now()));
         }
@@ -282,37 +253,72 @@ impl Client {
     async fn call<T, E, F, Fut>(&self, op: Op, request: F) -> Result<T>
     where
         T: Send,
-        F: Fn(&Clients) -> Fut + Send + Sync,
+        F: Fn(&SdkClients) -> Fut + Send + Sync,
         Fut: Future<Output = Result<T, SdkError<E, HttpResponse>>> + Send,
         E: ProvideErrorMetadata + std::error::Error + Send + 'static,
     {
-        let Api { inner, gate } = &self.api;
+        let Api { shared, gate } = &self.api;
+        let clock_corrected = AtomicBool::new(false);
         let attempt = || async {
-            let clients = Arc::clone(&inner.state.read().clients);
+            let clients = Arc::clone(&shared.state.read().clients);
             let began = Instant::now();
             // The SDK's futures are large.
             let answer = Box::pin(request(&clients)).await;
-            let (elapsed, failed) = (began.elapsed(), answer.as_ref().err());
-            let status = failed.and_then(SdkError::raw_response);
-            let status = status.map(|response| response.status().as_u16());
+            let elapsed = began.elapsed();
+            let response = answer.as_ref().err().and_then(SdkError::raw_response);
+            let status = response.map(|response| response.status().as_u16());
             trace!(action = op.iam_action(), status, ?elapsed, "The cloud answered");
-            let error = match answer {
+            let sdk_error = match answer {
                 Ok(reply) => {
-                    inner.metrics.succeeded(op, elapsed);
+                    shared.metrics.succeeded(op, elapsed);
                     return Ok(reply);
                 }
                 Err(error) => error,
             };
-            let error = failure(&error);
-            let throttled = error.kind() == ErrorKind::RateLimited;
-            inner.metrics.failed(op, status, throttled);
-            if error.kind() == ErrorKind::Unauthenticated && self.api.renew(&clients).await {
+            let error = failure(&sdk_error);
+            shared.metrics.failed(op, status, error.kind() == ErrorKind::RateLimited);
+            if error.kind() != ErrorKind::Unauthenticated {
+                return Err(error);
+            }
+            // The SDK measures the difference with each response, and signs later requests of the same client with it.
+            if is_clock_wrong(&sdk_error) && !clock_corrected.swap(true, Ordering::Relaxed) {
+                warn!(error = error.report(), "The clock of this machine is wrong; using that of AWS");
+                return Err(error.with_retry(Retry::Backoff));
+            }
+            if self.api.renew(&clients).await {
                 return Err(error.with_retry(Retry::Backoff));
             }
             Err(error)
         };
         gate.call(op, self.priority, attempt).await
     }
+
+    /// As [`Self::call`], for a call whose response has no content.
+    async fn execute<T, E, F, Fut>(&self, op: Op, request: F) -> Result<()>
+    where
+        T: Send,
+        F: Fn(&SdkClients) -> Fut + Send + Sync,
+        Fut: Future<Output = Result<T, SdkError<E, HttpResponse>>> + Send,
+        E: ProvideErrorMetadata + std::error::Error + Send + 'static,
+    {
+        self.call(op, request).await?;
+        Ok(())
+    }
+}
+
+/// Whether AWS refused a signature because of its time: the clock of this machine differs from that of AWS.
+fn is_clock_wrong<E: ProvideErrorMetadata>(error: &SdkError<E, HttpResponse>) -> bool {
+    let code = error.as_service_error().and_then(ProvideErrorMetadata::code);
+    let date = error.raw_response().and_then(|response| response.headers().get("date"));
+    let (Some(code), Some(date)) = (code, date) else {
+        return false;
+    };
+    let Ok(cloud) = DateTime::from_str(date, Format::HttpDate) else {
+        return false;
+    };
+    let here = DateTime::from(SystemTime::now());
+    let difference = cloud.secs().abs_diff(here.secs());
+    SIGNATURE_CODES.contains(&code) && difference > CLOCK_DIFFERENCE.as_secs()
 }
 
 /// The error for a failure of the SDK.
@@ -336,7 +342,9 @@ where
     let status = response.map(|response| response.status().as_u16());
     let code = service.and_then(ProvideErrorMetadata::code);
     match error {
-        SdkError::TimeoutError(_) => Error::new(ErrorKind::Timeout, text).with_outcome(Outcome::Unknown),
+        SdkError::TimeoutError(_) => {
+            Error::new(ErrorKind::Timeout, text).with_outcome(RequestOutcome::Unknown)
+        }
         SdkError::ConstructionFailure(_) => Error::new(ErrorKind::Unexpected, text),
         _ => crate::error::of(status, code, &text, error.request_id()),
     }
@@ -346,7 +354,7 @@ where
 fn credentials_error(error: &(dyn std::error::Error + 'static)) -> Option<Error> {
     let chain = || std::iter::successors(Some(error), |cause| cause.source());
     if let Some(own) = chain().find_map(|cause| cause.downcast_ref::<Error>()) {
-        return Some(own.clone().with_outcome(Outcome::NotDone));
+        return Some(own.clone().with_outcome(RequestOutcome::NotDone));
     }
     let error = chain().find_map(|cause| cause.downcast_ref::<CredentialsError>())?;
     let none = "no credentials found in environment, profile, web identity, container and instance metadata";

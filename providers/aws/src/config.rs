@@ -1,6 +1,6 @@
 //! The config file, `cloud.conf`: its keys, and from them the settings that the provider runs with.
 //!
-//! All keys of the Go cloud controller are supported with the same type and default. The file is optional: without one
+//! All keys of the Go cloud-controller-manager are supported with the same type and default. The file is optional: without one
 //! all keys have their defaults. The documentation of the fields is the user's reference.
 
 use std::{
@@ -12,8 +12,8 @@ use std::{
 use ccm_core::{
     BuildContext, Environment,
     config::{
-        self, Changes, ConfigFile, ConfigFiles, KeyPath, LoadError, Parsed, Problems, config_file,
-        config_section, http_url,
+        self, ConfigChanges, ConfigFile, ConfigFiles, KeyPath, LoadError, NameList, Parsed, Problems,
+        config_file, config_section, http_url,
     },
     load_balancer::IpFamily,
 };
@@ -26,7 +26,7 @@ use crate::{
     tagging,
 };
 
-/// Instance types that must get topology labels. Source: `supportedTopologyInstanceTypePattern` of the Go cloud controller.
+/// Instance types that must get topology labels. Source: `supportedTopologyInstanceTypePattern` of the Go cloud-controller-manager.
 const TOPOLOGY_TYPES: &str = r"^(hpc|trn|p)[0-9]+[a-z]*(-[a-z0-9]+)?(\.[0-9a-z]*)$";
 /// The port of kube-proxy's health check.
 const PROBE_PORT: u16 = 10256;
@@ -59,8 +59,8 @@ config_section! {
         "DisableSecurityGroupIngress" => pub(crate) disable_security_group_ingress: bool,
         /// Id of a security group that all classic load balancers use in place of one each. It is never changed. Example: `sg-0a1b2c3d4e5f67890`.
         "ElbSecurityGroup" => pub(crate) elb_security_group: String,
-        /// Address families of a node that are reported, in this order: `ipv4`, `ipv6`. Give the key once for each. Example: `ipv6`.
-        "NodeIPFamilies" => pub(crate) node_ip_families: Vec<String> = vec!["ipv4".to_owned()],
+        /// Address families of a node that are reported, in this order: `ipv4`, `ipv6`. Give the key once for each. If only empty names are given, it is `ipv4`, and nodes that have addresses keep exactly these. Example: `ipv6`.
+        "NodeIPFamilies" => pub(crate) node_ip_families: NameList = NameList::from(["ipv4"]),
         /// Health check of load balancers for Services with `externalTrafficPolicy: Cluster`: `ServiceNodePort` is the Service's own node port, `Shared` is one health check of kube-proxy for all Services. Example: `Shared`.
         "ClusterServiceLoadBalancerHealthProbeMode" => pub(crate) health_probe_mode: String,
         /// Port of the shared health check. `0` is 10256. Example: `10256`.
@@ -71,7 +71,7 @@ config_section! {
         "SupportedTopologyInstanceTypePattern" => pub(crate) topology_types: String,
         /// `Managed`: every new network load balancer gets a security group of its own. Example: `Managed`.
         "NLBSecurityGroupMode" => pub(crate) nlb_security_group_mode: String,
-        /// The load balancer of a Service without the annotation `aws-load-balancer-type`: `classic`, `nlb` (recommended), or `none` (the Service is ignored). Load balancers that exist keep their type. The Go cloud controller does not know this key. Example: `nlb`.
+        /// The load balancer of a Service without the annotation `aws-load-balancer-type`: `classic`, `nlb` (recommended), or `none` (the Service is ignored). Load balancers that exist keep their type. The Go cloud-controller-manager does not know this key. Example: `nlb`.
         "DefaultLoadBalancerType" => pub(crate) default_load_balancer_type: String,
     }
 }
@@ -79,7 +79,7 @@ config_section! {
 config_section! {
     /// Another endpoint for one API in one region. `Service`, `Region`, `URL` and `SigningRegion` are required.
     pub(crate) struct ServiceOverride {
-        /// `EC2`, `Elastic Load Balancing` (classic), `Elastic Load Balancing v2`, `STS`, or `ec2imds` for the instance metadata service. Short names (`ec2`, `elb`, `elbv2`) work too. Without an entry of its own, v2 uses that of classic. Example: `EC2`.
+        /// `EC2`, `Elastic Load Balancing` (classic), `Elastic Load Balancing v2`, `STS`, or `ec2imds` for the instance metadata service. Short names (`ec2`, `elb`, `elbv2`) work too, with a warning, because the Go cloud-controller-manager ignores them. Without an entry of its own, v2 uses that of classic. Example: `EC2`.
         "Service" => pub(crate) service: String,
         /// The region that the endpoint serves. Example: `us-west-2`.
         "Region" => pub(crate) region: String,
@@ -116,6 +116,9 @@ pub(crate) struct Config {
     pub(crate) cluster: Cluster,
     /// `NodeIPFamilies`: the address families of nodes that are reported, in this order.
     pub(crate) families: Vec<IpFamily>,
+    /// Whether `NodeIPFamilies` has only empty names, with which the Go cloud-controller-manager reports no IP addresses: those of existing nodes must
+    /// not change.
+    pub(crate) keeps_node_addresses: bool,
     /// Instance types whose nodes should have topology labels.
     pub(crate) topology_types: Option<Regex>,
     /// `RouteTableID`.
@@ -139,6 +142,10 @@ pub(crate) struct LoadBalancing {
     pub(crate) shared_probe: Option<SharedProbe>,
     /// Every new network load balancer gets a security group of its own.
     pub(crate) managed_security_groups: bool,
+    /// Modes of network load balancers that are not supported, each with its key and the fix: with them, none is created, as upstream.
+    pub(crate) unsupported_modes: Vec<String>,
+    /// Whether network load balancers keep the protocol, port and path of their health checks, since the mode is not supported.
+    pub(crate) keeps_health_checks: bool,
     /// The type for Services without the annotation.
     pub(crate) default_type: Flavor,
 }
@@ -154,13 +161,13 @@ pub(crate) struct SharedProbe {
 
 impl Config {
     /// The changes from this config to a new one. Credentials, endpoints and quotas can be applied while running.
-    pub(crate) fn changes(&self, new: &Self) -> Changes {
+    pub(crate) fn changes(&self, new: &Self) -> ConfigChanges {
         let files = new.file_hashes.iter();
         let files = files.filter(|file| !self.file_hashes.contains(file));
         let rotated: Vec<_> = files.map(|(variable, _)| format!("file of {variable}")).collect();
         let keys = self.conf.changed_keys(&new.conf).into_iter();
         let (live, restart): (Vec<_>, Vec<_>) = keys.partition(|key| is_live(key));
-        Changes {
+        ConfigChanges {
             reconnect: !rotated.is_empty() || live.iter().any(|key| connects(key)),
             live: [rotated, live].concat(),
             restart,
@@ -207,8 +214,10 @@ fn resolve(conf: &CloudConf, env: &Environment, files: &mut ConfigFiles, problem
     // The SDK reads the files of credentials, which usually do not exist.
     let home = env.var("HOME").map(|home| Path::new(home).join(".aws"));
     let mut hash_of = |variable, name| {
-        let path = env.var(variable).map(PathBuf::from);
-        let path = path.or_else(|| Some(home.as_ref()?.join(name)));
+        let path = match env.var(variable) {
+            Some(path) => Some(PathBuf::from(path)),
+            None => home.as_ref().map(|home| home.join(name)),
+        };
         let text = path.and_then(|path| files.read(path).ok());
         (variable, text.as_deref().map(hash))
     };
@@ -236,6 +245,7 @@ fn resolve(conf: &CloudConf, env: &Environment, files: &mut ConfigFiles, problem
         subnet: id(&global.subnet_id, "SubnetID", "subnet-", problems),
         cluster: cluster(global, problems),
         families: families(&global.node_ip_families, problems),
+        keeps_node_addresses: global.node_ip_families.has_only_empty_names(),
         topology_types: topology_types(&global.topology_types, problems),
         route_table: id(&global.route_table_id, "RouteTableID", "rtb-", problems),
         load_balancing: load_balancing(global, problems),
@@ -250,8 +260,10 @@ fn hash(bytes: &[u8]) -> u64 {
 
 /// The value of a key, if it is not empty.
 fn given(value: &str) -> Option<String> {
-    let value = value.trim();
-    (!value.is_empty()).then(|| value.to_owned())
+    match value.trim() {
+        "" => None,
+        text => Some(text.to_owned()),
+    }
 }
 
 /// The id of an EC2 resource.
@@ -265,8 +277,13 @@ fn id(value: &str, key: &str, prefix: &str, problems: &mut Problems) -> Option<S
 /// The region, if file or environment give it.
 fn region(global: &Global, env: &Environment, problems: &mut Problems) -> Option<String> {
     let Some(zone) = given(&global.zone) else {
-        let variables = || env.var("AWS_REGION").or_else(|| env.var("AWS_DEFAULT_REGION"));
-        return given(&global.region).or_else(|| variables().map(str::to_owned));
+        return match given(&global.region) {
+            Some(region) => Some(region),
+            None => {
+                let variable = env.var("AWS_REGION").or_else(|| env.var("AWS_DEFAULT_REGION"));
+                variable.map(str::to_owned)
+            }
+        };
     };
     let region = region_of_zone(&zone);
     let what = format!("{zone:?} is not an availability zone; write one such as us-west-2a");
@@ -292,9 +309,16 @@ fn cluster(global: &Global, problems: &mut Problems) -> Cluster {
     }
 }
 
-fn families(given: &[String], problems: &mut Problems) -> Vec<IpFamily> {
+fn families(given: &NameList, problems: &mut Problems) -> Vec<IpFamily> {
+    if given.has_only_empty_names() {
+        problems.warn(
+            ("Global", "NodeIPFamilies"),
+            "the Go cloud-controller-manager reports no IP addresses with this value; new nodes get IPv4 addresses, and nodes that have \
+             addresses keep them; remove the key, or write ipv4 or ipv6",
+        );
+    }
     let mut families = Vec::new();
-    for text in given.iter().map(|text| text.trim()) {
+    for text in given.names().iter().map(|text| text.trim()) {
         let family = match text {
             "" => continue,
             "ipv4" => IpFamily::V4,
@@ -356,7 +380,7 @@ fn endpoints(
     region: Option<&str>,
     problems: &mut Problems,
 ) -> Vec<Endpoint> {
-    for variable in ENDPOINT_VARIABLES.split_whitespace() {
+    for variable in ENDPOINT_VARIABLES {
         let url = env.var(variable).unwrap_or_default();
         problems.require(url.is_empty() || http_url(url).is_some(), KeyPath::key(variable), NOT_URL);
     }
@@ -390,7 +414,19 @@ fn endpoints(
             problems.warn(at("Service"), format!("{what}; {fix}"));
             continue;
         };
-        let region = Some(region).filter(|_| service != Service::Metadata);
+        if text != service.name() {
+            let name = service.name();
+            let what = format!(
+                "the Go cloud-controller-manager ignores an entry for {text:?}, and here it applies to {name}"
+            );
+            let fix = format!("to keep the endpoint of AWS, remove the entry; otherwise write {name}");
+            problems.warn(at("Service"), format!("{what}; {fix}"));
+        }
+        let region = if service == Service::Metadata {
+            None
+        } else {
+            Some(region)
+        };
         let endpoint = Endpoint {
             service,
             region,
@@ -405,7 +441,7 @@ fn endpoints(
                 let name = service.name();
                 let what = format!("a second entry for {name}: one with this name is used; remove one");
                 problems.warn(at("Service"), what);
-                // The Go program ignores entries with other names.
+                // The Go cloud-controller-manager ignores entries with other names.
                 if text == name {
                     *known = endpoint;
                 }
@@ -423,35 +459,60 @@ fn endpoints(
     endpoints
 }
 
-/// The meaning of a key's value; the default for an empty or unknown one.
-fn choice<T: Copy + Default>(key: &str, value: &str, choices: &[(&str, T)], problems: &mut Problems) -> T {
-    let found = choices.iter().find(|(name, _)| *name == value.trim());
-    let known: Vec<_> = choices.iter().map(|(name, _)| *name).collect();
-    let what = format!("{value:?} is not supported; write {}", known.join(" or "));
-    let is_valid = found.is_some() || value.trim().is_empty();
-    problems.require(is_valid, ("Global", key), what);
-    found.map(|(_, meaning)| *meaning).unwrap_or_default()
+/// The meaning of a key's value, the default for an empty one, or why it is not supported.
+fn choice<T: Copy + Default>(value: &str, choices: &[(&str, T)]) -> Result<T, String> {
+    let text = value.trim();
+    if text.is_empty() {
+        return Ok(T::default());
+    }
+    match choices.iter().find(|(name, _)| *name == text) {
+        Some((_, meaning)) => Ok(*meaning),
+        None => {
+            let known: Vec<_> = choices.iter().map(|(name, _)| *name).collect();
+            Err(format!("{value:?} is not supported; write {}", known.join(" or ")))
+        }
+    }
 }
 
 fn load_balancing(global: &Global, problems: &mut Problems) -> LoadBalancing {
+    let mut unsupported_modes = Vec::new();
+    // Upstream starts with an unknown mode, and then does not create network load balancers.
+    let mut refuse_mode = |key: &'static str, problem: String| {
+        unsupported_modes.push(format!("{key} in cloud.conf: {problem}"));
+        let what = format!("{problem}; until then, no network load balancer is created");
+        problems.warn(("Global", key), what);
+    };
     let modes = [("ServiceNodePort", false), ("Shared", true)];
-    let key = "ClusterServiceLoadBalancerHealthProbeMode";
-    let is_shared = choice(key, &global.health_probe_mode, &modes, problems);
-    let (key, modes) = ("NLBSecurityGroupMode", [("Managed", true)]);
-    let managed_security_groups = choice(key, &global.nlb_security_group_mode, &modes, problems);
+    let health_probe_mode = choice(&global.health_probe_mode, &modes);
+    let keeps_health_checks = health_probe_mode.is_err();
+    let is_shared = health_probe_mode.unwrap_or_else(|problem| {
+        refuse_mode("ClusterServiceLoadBalancerHealthProbeMode", problem);
+        false
+    });
+    let security_group_mode = choice(&global.nlb_security_group_mode, &[("Managed", true)]);
+    let managed_security_groups = security_group_mode.unwrap_or_else(|problem| {
+        refuse_mode("NLBSecurityGroupMode", problem);
+        false
+    });
     let types = [
         ("classic", Flavor::Classic),
         ("nlb", Flavor::Network),
         ("none", Flavor::Elsewhere),
     ];
-    let key = "DefaultLoadBalancerType";
-    let default_type = choice(key, &global.default_load_balancer_type, &types, problems);
+    let default_type = choice(&global.default_load_balancer_type, &types).unwrap_or_else(|problem| {
+        problems.error(("Global", "DefaultLoadBalancerType"), problem);
+        Flavor::default()
+    });
     let key = ("Global", "ClusterServiceSharedLoadBalancerHealthProbePort");
-    let given_port = global.shared_probe_port;
-    let port = u16::try_from(given_port).ok();
-    let what = format!("{given_port} is not a port; write a number from 1 to 65535");
-    problems.require(port.is_some(), key, what);
-    let port = port.filter(|port| *port != 0).unwrap_or(PROBE_PORT);
+    let port = match u16::try_from(global.shared_probe_port) {
+        Ok(0) => PROBE_PORT,
+        Ok(port) => port,
+        Err(_) => {
+            let given = global.shared_probe_port;
+            problems.error(key, format!("{given} is not a port; write a number from 1 to 65535"));
+            PROBE_PORT
+        }
+    };
     let path = given(&global.shared_probe_path).unwrap_or_else(|| PROBE_PATH.to_owned());
     let key = ("Global", "ClusterServiceSharedLoadBalancerHealthProbePath");
     let what = format!("{path:?} is not a path; write /{path}");
@@ -459,8 +520,14 @@ fn load_balancing(global: &Global, problems: &mut Problems) -> LoadBalancing {
     LoadBalancing {
         disable_security_group_ingress: global.disable_security_group_ingress,
         elb_security_group: id(&global.elb_security_group, "ElbSecurityGroup", "sg-", problems),
-        shared_probe: is_shared.then_some(SharedProbe { port, path }),
+        shared_probe: if is_shared {
+            Some(SharedProbe { port, path })
+        } else {
+            None
+        },
         managed_security_groups,
+        unsupported_modes,
+        keeps_health_checks,
         default_type,
     }
 }

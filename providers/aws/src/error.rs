@@ -1,6 +1,6 @@
 //! From the error codes of AWS to [`ccm_core::Error`].
 
-use ccm_core::{Error, ErrorKind, Outcome};
+use ccm_core::{Error, ErrorKind, RequestOutcome};
 
 /// The context key under which an error has its code.
 const CODE: &str = "code";
@@ -33,65 +33,156 @@ pub(crate) fn of(status: Option<u16>, code: Option<&str>, message: &str, request
     let mut error = Error::new(kind, message);
     // A server that failed may have applied the change.
     if code.is_none() || kind == ErrorKind::Unavailable {
-        error = error.with_outcome(Outcome::Unknown);
+        error = error.with_outcome(RequestOutcome::Unknown);
     }
-    let ids = [("encoded_message", encoded), ("request_id", request_id)];
-    let facts = [(CODE, code)].into_iter().chain(ids);
-    let facts = facts.filter_map(|(key, value)| Some((key, value?)));
-    facts.fold(error, |error, (key, value)| error.with_context(key, value))
+    for (key, value) in [
+        (CODE, code),
+        ("encoded_message", encoded),
+        ("request_id", request_id),
+    ] {
+        if let Some(value) = value {
+            error = error.with_context(key, value);
+        }
+    }
+    error
 }
 
 /// The code of AWS in an error.
 pub(crate) fn code(error: &Error) -> Option<&str> {
-    let found = error.context().iter().find(|(key, _)| *key == CODE);
-    found.map(|(_, code)| code.as_str())
+    let (_, code) = error.context().iter().find(|(key, _)| *key == CODE)?;
+    Some(code)
 }
 
 /// Too many requests.
-const THROTTLED: &str = "RequestLimitExceeded Throttling ThrottlingException ThrottledException RequestThrottled \
-    RequestThrottledException TooManyRequestsException EC2ThrottledException BandwidthLimitExceeded \
-    PriorRequestNotComplete SlowDown DependencyThrottle";
+const THROTTLED: &[&str] = &[
+    "RequestLimitExceeded",
+    "Throttling",
+    "ThrottlingException",
+    "ThrottledException",
+    "RequestThrottled",
+    "RequestThrottledException",
+    "TooManyRequestsException",
+    "EC2ThrottledException",
+    "BandwidthLimitExceeded",
+    "PriorRequestNotComplete",
+    "SlowDown",
+    "DependencyThrottle",
+];
 /// Credentials that are wrong or have expired.
-const UNAUTHENTICATED: &str = "AuthFailure ExpiredToken ExpiredTokenException RequestExpired InvalidClientTokenId \
-    InvalidAccessKeyId InvalidSecurity UnrecognizedClientException SignatureDoesNotMatch IncompleteSignature \
-    MissingAuthenticationToken MissingAuthenticationTokenException InvalidIdentityToken IDPRejectedClaim";
+const UNAUTHENTICATED: &[&str] = &[
+    "AuthFailure",
+    "ExpiredToken",
+    "ExpiredTokenException",
+    "RequestExpired",
+    "InvalidClientTokenId",
+    "InvalidAccessKeyId",
+    "InvalidSecurity",
+    "UnrecognizedClientException",
+    "SignatureDoesNotMatch",
+    "IncompleteSignature",
+    "InvalidSignatureException",
+    "RequestTimeTooSkewed",
+    "RequestInTheFuture",
+    "MissingAuthenticationToken",
+    "MissingAuthenticationTokenException",
+    "InvalidIdentityToken",
+    "IDPRejectedClaim",
+];
 /// Credentials or an account without the permission.
-const DENIED: &str = "UnauthorizedOperation AccessDenied AccessDeniedException NotAuthorized OptInRequired \
-    PendingVerification Blocked";
+const DENIED: &[&str] = &[
+    "UnauthorizedOperation",
+    "AccessDenied",
+    "AccessDeniedException",
+    "NotAuthorized",
+    "OptInRequired",
+    "PendingVerification",
+    "Blocked",
+];
 /// An object that an annotation or the config names, not the one that is read or changed.
-const INVALID: &str = "CertificateNotFound SSLPolicyNotFound SubnetNotFound AllocationIdNotFound \
-    AvailabilityZoneNotSupported UnsupportedProtocol InvalidTarget InvalidSubnet InvalidScheme InvalidSecurityGroup \
-    InvalidConfigurationRequest OperationNotPermitted IncompatibleProtocols InvalidLoadBalancerAction PolicyTypeNotFound";
+const INVALID: &[&str] = &[
+    "CertificateNotFound",
+    "SSLPolicyNotFound",
+    "SubnetNotFound",
+    "AllocationIdNotFound",
+    "AvailabilityZoneNotSupported",
+    "UnsupportedProtocol",
+    "InvalidTarget",
+    "InvalidSubnet",
+    "InvalidScheme",
+    "InvalidSecurityGroup",
+    "InvalidConfigurationRequest",
+    "OperationNotPermitted",
+    "IncompatibleProtocols",
+    "InvalidLoadBalancerAction",
+    "PolicyTypeNotFound",
+    "ALPNPolicyNotFound",
+];
 /// Another operation changes the object, or another object uses it.
-const CONFLICT: &str = "DependencyViolation ResourceInUse IncorrectState IncorrectInstanceState ConcurrentTagAccess \
-    OperationInProgress IdempotentParameterMismatch";
+const CONFLICT: &[&str] = &[
+    "DependencyViolation",
+    "ResourceInUse",
+    "IncorrectState",
+    "IncorrectInstanceState",
+    "ConcurrentTagAccess",
+    "OperationInProgress",
+    "IdempotentParameterMismatch",
+    "InvalidGroup.InUse",
+    "CapacityReservationPending",
+];
 /// An action that this region or API does not have.
-const UNSUPPORTED: &str = "UnsupportedOperation InvalidAction UnknownOperation UnsupportedOperationException";
+const UNSUPPORTED: &[&str] = &[
+    "UnsupportedOperation",
+    "InvalidAction",
+    "UnknownOperation",
+    "UnsupportedOperationException",
+];
 /// AWS failed on its side.
-const UNAVAILABLE: &str = "InternalError InternalFailure InternalServiceError ServiceUnavailable Unavailable \
-    RequestTimeout RequestTimeoutException ServerInternal";
+const UNAVAILABLE: &[&str] = &[
+    "InternalError",
+    "InternalFailure",
+    "InternalServiceError",
+    "ServiceUnavailable",
+    "Unavailable",
+    "RequestTimeout",
+    "RequestTimeoutException",
+    "ServerInternal",
+];
 
 /// The kind of an error by its code; unlisted codes are classified by their form.
 fn kind(code: &str, status: Option<u16>) -> ErrorKind {
-    let is_in = |codes: &str| codes.split_whitespace().any(|listed| listed == code);
     let begins = |words: &[&str]| words.iter().any(|word| code.starts_with(word));
     let ends = |words: &[&str]| words.iter().any(|word| code.ends_with(word));
-    match status {
-        _ if is_in(THROTTLED) => ErrorKind::RateLimited,
-        _ if is_in(UNAUTHENTICATED) => ErrorKind::Unauthenticated,
-        _ if is_in(DENIED) => ErrorKind::PermissionDenied,
-        _ if is_in(INVALID) => ErrorKind::InvalidSpec,
-        _ if is_in("RouteAlreadyExists ResourceAlreadyExists") => ErrorKind::AlreadyExists,
-        _ if is_in(CONFLICT) => ErrorKind::Conflict,
-        _ if is_in(UNSUPPORTED) => ErrorKind::Unsupported,
-        _ if is_in(UNAVAILABLE) => ErrorKind::Unavailable,
-        _ if begins(&["TooMany", "Insufficient"]) => ErrorKind::QuotaExceeded,
-        _ if ends(&["LimitExceeded", "LimitExceededException"]) => ErrorKind::QuotaExceeded,
-        _ if ends(&["NotFound", "NotFoundException"]) => ErrorKind::NotFound,
-        _ if begins(&["Duplicate"]) || ends(&[".Duplicate"]) => ErrorKind::AlreadyExists,
-        _ if begins(&["Invalid", "Missing", "Validation"]) => ErrorKind::InvalidSpec,
-        Some(500..) => ErrorKind::Unavailable,
-        _ => ErrorKind::Unexpected,
+    if THROTTLED.contains(&code) {
+        ErrorKind::RateLimited
+    } else if UNAUTHENTICATED.contains(&code) {
+        ErrorKind::Unauthenticated
+    } else if DENIED.contains(&code) {
+        ErrorKind::PermissionDenied
+    } else if INVALID.contains(&code) {
+        ErrorKind::InvalidSpec
+    } else if ["RouteAlreadyExists", "ResourceAlreadyExists"].contains(&code) {
+        ErrorKind::AlreadyExists
+    } else if CONFLICT.contains(&code) {
+        ErrorKind::Conflict
+    } else if UNSUPPORTED.contains(&code) {
+        ErrorKind::Unsupported
+    } else if UNAVAILABLE.contains(&code) {
+        ErrorKind::Unavailable
+    } else if begins(&["TooMany", "Insufficient"])
+        || ends(&["LimitExceeded", "LimitExceededException"])
+        || code == "TargetGroupAssociationLimit"
+    {
+        ErrorKind::QuotaExceeded
+    } else if ends(&["NotFound", "NotFoundException"]) {
+        ErrorKind::NotFound
+    } else if begins(&["Duplicate"]) || ends(&[".Duplicate"]) {
+        ErrorKind::AlreadyExists
+    } else if begins(&["Invalid", "Missing", "Validation"]) {
+        ErrorKind::InvalidSpec
+    } else if status.is_some_and(|status| status >= 500) {
+        ErrorKind::Unavailable
+    } else {
+        ErrorKind::Unexpected
     }
 }
 
@@ -117,6 +208,7 @@ mod tests {
         let kinds = "
             RateLimited: RequestLimitExceeded Throttling ThrottlingException EC2ThrottledException TooManyRequestsException
             Unauthenticated: AuthFailure ExpiredToken RequestExpired InvalidClientTokenId
+            Unauthenticated: SignatureDoesNotMatch InvalidSignatureException RequestTimeTooSkewed RequestInTheFuture
             PermissionDenied: UnauthorizedOperation AccessDenied AccessDeniedException
             NotFound: InvalidInstanceID.NotFound InvalidGroup.NotFound InvalidRoute.NotFound InvalidPermission.NotFound
             NotFound: LoadBalancerNotFound TargetGroupNotFound ListenerNotFound PolicyNotFound
@@ -124,7 +216,9 @@ mod tests {
             AlreadyExists: DuplicateLoadBalancerName DuplicateTargetGroupName DuplicateListener
             QuotaExceeded: RulesPerSecurityGroupLimitExceeded RouteLimitExceeded TooManyLoadBalancers
             QuotaExceeded: TooManyTargetGroups TooManyListeners TooManyTargets TooManyRegistrationsForTargetId
-            Conflict: DependencyViolation ResourceInUse
+            Conflict: DependencyViolation ResourceInUse InvalidGroup.InUse CapacityReservationPending
+            QuotaExceeded: TargetGroupAssociationLimit
+            InvalidSpec: ALPNPolicyNotFound
             InvalidSpec: InvalidInstanceID.Malformed InvalidID InvalidInstanceID InvalidTarget CertificateNotFound
             InvalidSpec: SSLPolicyNotFound UnsupportedProtocol InvalidSubnet SubnetNotFound AvailabilityZoneNotSupported
             InvalidSpec: AllocationIdNotFound InvalidScheme InvalidConfigurationRequest OperationNotPermitted
@@ -144,10 +238,10 @@ mod tests {
         // EC2 throttles with status 503, and the call was not executed.
         let throttled = of(Some(503), Some("RequestLimitExceeded"), "", None);
         let retry = (throttled.retry(), throttled.outcome());
-        assert_eq!(retry, (Retry::Backoff, Outcome::NotDone));
+        assert_eq!(retry, (Retry::Backoff, RequestOutcome::NotDone));
         let unknown = of(Some(500), Some("SomethingNew"), "", None);
         let unknown = (unknown.kind(), unknown.outcome());
-        assert_eq!(unknown, (ErrorKind::Unavailable, Outcome::Unknown));
+        assert_eq!(unknown, (ErrorKind::Unavailable, RequestOutcome::Unknown));
     }
 
     #[test]
@@ -162,7 +256,7 @@ mod tests {
         ] {
             let error = of(status, None, message, None);
             assert_eq!((error.kind(), error.message()), (kind, text));
-            assert_eq!(error.outcome(), Outcome::Unknown);
+            assert_eq!(error.outcome(), RequestOutcome::Unknown);
         }
     }
 }

@@ -55,13 +55,13 @@ const ZONES_MAX_AGE: Duration = Duration::from_secs(24 * 3600);
 const DENIALS: usize = 16;
 
 /// The ids of the zones by their names.
-type Zones = BTreeMap<String, String>;
+type ZoneIds = BTreeMap<String, String>;
 
 /// The provider's [`Instances`]. A clone shares its state.
 #[derive(Clone, Debug)]
 pub(crate) struct AwsInstances {
-    finder: Finder<Source>,
-    zones: Cache<(), Zones>,
+    finder: Finder<Ec2Source>,
+    zones: Cache<(), ZoneIds>,
     topology: Arc<Topology>,
 }
 
@@ -69,10 +69,11 @@ impl AwsInstances {
     /// Finds instances through this API.
     pub(crate) fn new(api: &Api, site: &Arc<Site>, config: &Config, metrics: &ClientMetrics) -> Self {
         let zones = Cache::new(CacheConfig::bounded("aws_zones", 1, ZONES_MAX_AGE), metrics);
-        let source = Source {
+        let source = Ec2Source {
             api: api.clone(),
             site: Arc::clone(site),
             families: config.families.clone(),
+            keeps_addresses: config.keeps_node_addresses,
             zones: zones.clone(),
         };
         Self {
@@ -105,14 +106,19 @@ impl Instances for AwsInstances {
         }
         answers
     }
+
+    fn similar_names(&self, name: &str) -> Vec<String> {
+        self.finder.similar_names(name)
+    }
 }
 
 /// Reads instances.
-struct Source {
+struct Ec2Source {
     api: Api,
     site: Arc<Site>,
     families: Vec<IpFamily>,
-    zones: Cache<(), Zones>,
+    keeps_addresses: bool,
+    zones: Cache<(), ZoneIds>,
 }
 
 impl Record for Instance {
@@ -126,7 +132,7 @@ impl Record for Instance {
 }
 
 #[async_trait]
-impl InstanceSource for Source {
+impl InstanceSource for Ec2Source {
     type Record = Instance;
     type Marker = String;
 
@@ -139,15 +145,18 @@ impl InstanceSource for Source {
     fn lookup(&self, node: &NodeView) -> Lookup {
         let Some(text) = node.provider_id.as_deref().filter(|text| !text.is_empty()) else {
             // With resource names, the name of a node is the id of its instance, mostly with a domain.
-            let host = node.name.split('.').next().filter(|host| is_well_formed(host));
-            return host.map_or(Lookup::Name, |host| Lookup::Id(host.to_owned()));
+            return match node.name.split('.').next() {
+                Some(host) if is_well_formed(host) => Lookup::Id(host.to_owned()),
+                _ => Lookup::Name,
+            };
         };
-        let is_ip = |address: String| address.parse::<IpAddr>().is_ok();
         match provider_id::parse(text) {
             Err(error) => Lookup::Known(Err(error)),
             Ok(ProviderId::Foreign) => Lookup::Known(Ok(InstanceState::Unmanaged)),
             // Without an address in the id, no request is possible. The instance is not reported absent.
-            Ok(ProviderId::Fargate(id)) if !fargate_address(&id).is_some_and(is_ip) => {
+            Ok(ProviderId::Fargate(id))
+                if fargate_address(&id).is_none_or(|address| address.parse::<IpAddr>().is_err()) =>
+            {
                 let text = format!("provider ID {text:?} does not contain the address of a Fargate node");
                 Lookup::Known(Err(Error::new(ErrorKind::InvalidSpec, text)))
             }
@@ -163,49 +172,55 @@ impl InstanceSource for Source {
         let (mut found, odd, fargate) =
             tokio::join!(self.well_formed(good, priority), join_all(odd), self.fargate(&fargate, priority));
         found.extend(odd.into_iter().flatten().chain(fargate));
-        let answers = ids.iter().map(|id| {
-            let unanswered = || {
-                let text = format!("instance {id} is missing from the response");
-                Error::new(ErrorKind::Unexpected, text)
-            };
-            // Two nodes may have the same ID.
-            let answer = found.get(*id).cloned().ok_or_else(unanswered)??;
-            // EC2 shows a terminated instance for about an hour.
-            Ok(answer.filter(|instance| instance.state != "terminated"))
-        });
-        answers.collect()
+        // Two nodes may have the same ID.
+        ids.iter()
+            .map(|id| match found.get(*id) {
+                // EC2 shows a terminated instance for about an hour.
+                Some(Ok(Some(instance))) if instance.state == "terminated" => Ok(None),
+                Some(answer) => answer.clone(),
+                None => {
+                    let text = format!("instance {id} is missing from the response");
+                    Err(Error::new(ErrorKind::Unexpected, text))
+                }
+            })
+            .collect()
     }
 
     /// Reads by private DNS name, else by the address in the name: a VPC with a custom DHCP domain has other names.
     async fn by_names(&self, names: &[&str], priority: Priority) -> Vec<Result<Vec<Instance>>> {
         let client = self.api.at(priority);
-        let states = || ("instance-state-name", STATES.map(str::to_owned).to_vec());
-        let dns = names.iter().map(ToString::to_string).collect();
-        let named = client.instances(&[("private-dns-name", dns), states()]).await;
-        let fits = |name: &str| -> Result<Vec<Instance>> {
-            let fits = |one: &&Instance| one.private_dns == name && self.site.cluster.has(&one.tags);
-            let named = named.as_ref().map_err(Clone::clone)?;
-            Ok(named.iter().filter(fits).cloned().collect())
+        let states = ("instance-state-name", STATES.map(str::to_owned).to_vec());
+        let dns_names = names.iter().map(ToString::to_string).collect();
+        let mut named = match client.instances(&[("private-dns-name", dns_names), states.clone()]).await {
+            Ok(found) => found,
+            Err(error) => return names.iter().map(|_| Err(error.clone())).collect(),
         };
-        let is_open = |name: &&&str| fits(name).is_ok_and(|found| found.is_empty());
-        let open = names.iter().filter(is_open);
-        let addresses: Vec<_> = open.filter_map(|name| address_of_name(name)).collect();
+        named.retain(|instance| self.site.cluster.has(&instance.tags));
+        let is_named = |name: &str| named.iter().any(|instance| instance.private_dns == name);
+        let addresses: Vec<_> = names
+            .iter()
+            .filter(|name| !is_named(name))
+            .filter_map(|name| address_of_name(name))
+            .collect();
         let mut addressed = Ok(Vec::new());
         if !addresses.is_empty() {
             let vpc = ("vpc-id", vec![self.site.vpc.clone()]);
-            let filter = [("private-ip-address", addresses), vpc, states()];
-            addressed = client.instances(&filter).await;
+            addressed = client.instances(&[("private-ip-address", addresses), vpc, states]).await;
         }
-        let answers = names.iter().map(|name| {
-            let found = fits(name)?;
-            let Some(address) = address_of_name(name).filter(|_| found.is_empty()) else {
-                return Ok(found);
-            };
-            let all = addressed.as_ref().map_err(Clone::clone)?;
-            let found = all.iter().find(|one| has_address(one, &address));
-            Ok(found.cloned().into_iter().collect())
-        });
-        answers.collect()
+        names
+            .iter()
+            .map(|name| match address_of_name(name) {
+                Some(address) if !is_named(name) => {
+                    let all = addressed.as_ref().map_err(Clone::clone)?;
+                    let found = all.iter().find(|instance| has_address(instance, &address));
+                    Ok(found.cloned().into_iter().collect())
+                }
+                _ => {
+                    let found = named.iter().filter(|instance| instance.private_dns == *name);
+                    Ok(found.cloned().collect())
+                }
+            })
+            .collect()
     }
 
     async fn page(
@@ -214,14 +229,13 @@ impl InstanceSource for Source {
         marker: Option<String>,
         priority: Priority,
     ) -> Result<Page<Instance, String>> {
-        let mut filter = vec![("instance-state-name", STATES.map(str::to_owned).to_vec())];
-        filter.push(match self.site.cluster.key() {
-            Some(key) => {
-                let legacy = self.site.cluster.legacy.then(|| LEGACY.to_owned());
-                ("tag-key", std::iter::once(key).chain(legacy).collect())
-            }
+        let states = ("instance-state-name", STATES.map(str::to_owned).to_vec());
+        let of_cluster = match self.site.cluster.key() {
+            Some(key) if self.site.cluster.legacy => ("tag-key", vec![key, LEGACY.to_owned()]),
+            Some(key) => ("tag-key", vec![key]),
             None => ("vpc-id", vec![self.site.vpc.clone()]),
-        });
+        };
+        let filter = [states, of_cluster];
         let mut page = self.api.at(priority).instance_page(&filter, marker).await?;
         page.items.retain(|instance| self.site.cluster.has(&instance.tags));
         Ok(page)
@@ -237,36 +251,45 @@ impl InstanceSource for Source {
     }
 
     async fn metadata(&self, instances: &[&Instance], priority: Priority) -> Vec<Result<NodeInstance>> {
-        let zones = self.zone_ids(instances, priority).await;
-        let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-        let answers = instances.iter().map(|instance| {
-            let zones = zones.as_ref().map_err(Clone::clone)?;
+        let zones = match self.zone_ids(instances, priority).await {
+            Ok(zones) => zones,
+            Err(error) => return instances.iter().map(|_| Err(error.clone())).collect(),
+        };
+        let text = |text: &str| {
+            if text.is_empty() {
+                None
+            } else {
+                Some(text.to_owned())
+            }
+        };
+        let answer = |instance: &&Instance| {
             let zone_id = zones.get(&instance.zone).cloned();
             Ok(NodeInstance {
                 instance_type: text(&instance.instance_type),
                 addresses: addresses::addresses(instance, &self.families),
+                keeps_addresses: self.keeps_addresses,
                 enforces_address_order: self.families.len() > 1,
                 zone: text(&instance.zone),
                 region: Some(self.site.region.clone()),
                 labels: zone_id.map(|id| (ZONE_ID.to_owned(), id)).into_iter().collect(),
                 ..self.existence(instance)
             })
-        });
-        answers.collect()
+        };
+        instances.iter().map(answer).collect()
     }
 }
 
-impl Source {
+impl Ec2Source {
     /// The zones, read again if one of these instances is in an unknown one.
-    async fn zone_ids(&self, instances: &[&Instance], priority: Priority) -> Result<Arc<Zones>> {
+    async fn zone_ids(&self, instances: &[&Instance], priority: Priority) -> Result<Arc<ZoneIds>> {
         let read = |freshness| {
             let client = self.api.at(priority);
             let load = || async move { client.zones().await };
             self.zones.get((), freshness, priority, load)
         };
         let zones = read(Freshness::AtMost(ZONES_MAX_AGE)).await?;
-        let is_known = |one: &&Instance| one.zone.is_empty() || zones.contains_key(&one.zone);
-        if instances.iter().all(is_known) {
+        let mut names = instances.iter().map(|instance| &instance.zone);
+        if names.all(|name| name.is_empty() || zones.contains_key(name)) {
             return Ok(zones);
         }
         read(Freshness::now()).await
@@ -278,8 +301,8 @@ impl Source {
             Ok(found) => found,
             Err(error) => return ids.into_iter().map(|id| (id, Err(error.clone()))).collect(),
         };
-        let found = found.into_iter().map(|one| (one.id.clone(), Ok(Some(one))));
-        let mut answers: Answers = found.collect();
+        let mut answers: Answers =
+            found.into_iter().map(|instance| (instance.id.clone(), Ok(Some(instance)))).collect();
         ids.retain(|id| !answers.contains_key(id));
         // A filter returns only instances that EC2 finds. A request by id reports those that do not exist.
         answers.extend(self.exact(ids, priority).await);
@@ -289,14 +312,13 @@ impl Source {
     /// Instances by ids alone. `None`: EC2 reports that the id does not exist.
     async fn exact(&self, ids: Vec<String>, priority: Priority) -> Answers {
         let client = &self.api.at(priority);
-        let read = |ids: Vec<String>| async move {
+        let answers = isolate_refused(&OF_IDS, ids, |ids: Vec<String>| async move {
             let found = client.instances_by_id(&ids).await?.into_iter();
-            let mut found: HashMap<_, _> = found.map(|one| (one.id.clone(), one)).collect();
-            Ok(ids.iter().map(|id| found.remove(id)).collect())
-        };
-        let answers = isolate_refused(&OF_IDS, ids, read).await.into_iter();
-        let answers = answers.map(|(id, answer)| (id, accept(answer, ErrorKind::NotFound, None)));
-        answers.collect()
+            let mut by_id: HashMap<_, _> = found.map(|instance| (instance.id.clone(), instance)).collect();
+            Ok(ids.iter().map(|id| by_id.remove(id)).collect())
+        });
+        let accepted = answers.await.into_iter();
+        accepted.map(|(id, answer)| (id, accept(answer, ErrorKind::NotFound, None))).collect()
     }
 
     /// Fargate nodes by the addresses in their ids.
@@ -306,19 +328,28 @@ impl Source {
         }
         let (client, vpc) = (self.api.at(priority), self.site.vpc.as_str());
         let addresses = ids.iter().filter_map(|id| fargate_address(id)).collect();
-        let found = client.fargate_nodes(vpc, addresses).await;
-        let answer = |id: &String| {
-            let address = fargate_address(id).unwrap_or_default();
-            let found = found.as_ref().map_err(Clone::clone)?;
-            let mut fits = found.iter().filter(|one| has_address(one, &address));
-            let found = fits.next().map(|one| (id.clone(), one.clone()));
-            if fits.next().is_some() {
-                let text = format!("several network interfaces of VPC {vpc} have the address {address}");
-                return Err(Error::new(ErrorKind::InvalidSpec, text));
-            }
-            Ok(found.map(|(id, one)| Instance { id, ..one }))
+        let found = match client.fargate_nodes(vpc, addresses).await {
+            Ok(found) => found,
+            Err(error) => return ids.iter().map(|id| (id.clone(), Err(error.clone()))).collect(),
         };
-        ids.iter().map(|id| (id.clone(), answer(id))).collect()
+        let mut answers = Answers::new();
+        for id in ids {
+            let address = fargate_address(id).unwrap_or_default();
+            let fitting: Vec<_> = found.iter().filter(|node| has_address(node, &address)).collect();
+            let answer = match fitting.as_slice() {
+                [] => Ok(None),
+                [node] => Ok(Some(Instance {
+                    id: id.clone(),
+                    ..(*node).clone()
+                })),
+                _ => {
+                    let text = format!("several network interfaces of VPC {vpc} have the address {address}");
+                    Err(Error::new(ErrorKind::InvalidSpec, text))
+                }
+            };
+            answers.insert(id.clone(), answer);
+        }
+        answers
     }
 }
 
@@ -361,8 +392,8 @@ where
         denials += usize::from(!is_of_id);
         let is_whole = ids.len() == 1 || (!is_of_id && denials > DENIALS) || !kinds.contains(&error.kind());
         let named = named_ids(error.message());
-        let is_refused = |id: &String| is_whole || (is_of_id && named.contains(&id.as_str()));
-        let (refused, mut rest): (Vec<_>, Vec<_>) = ids.into_iter().partition(is_refused);
+        let (refused, mut rest): (Vec<_>, Vec<_>) =
+            ids.into_iter().partition(|id| is_whole || (is_of_id && named.contains(&id.as_str())));
         if refused.is_empty() {
             batches.push(rest.split_off(rest.len() / 2));
         }

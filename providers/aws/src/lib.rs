@@ -26,7 +26,7 @@ use crate::{
     config::{CloudConf, Config},
     instances::AwsInstances,
     instances::provider_id::{self, ProviderId},
-    load_balancer::{Calls, Model, annotations::TABLE},
+    load_balancer::{BalancerCalls, Model, annotations::TABLE},
     routes::TableRoutes,
     site::Site,
 };
@@ -99,7 +99,7 @@ impl Cloud for Nodes {
 #[derive(Debug)]
 pub(crate) struct Aws {
     nodes: Nodes,
-    load_balancers: Engine<Model, Calls>,
+    load_balancers: Engine<Model, BalancerCalls>,
     routes: TableRoutes,
     context: BuildContext,
     configs: Reloader<Config>,
@@ -152,7 +152,7 @@ async fn build(context: BuildContext) -> Result<Arc<dyn Cloud>> {
     let routes = TableRoutes::new(&api, &site, config.route_table.clone(), &context.fences.routes);
     let nodes = Nodes { api, site, instances };
     let settings = Arc::new(config.load_balancing.clone());
-    let calls = Calls::new(&nodes, Arc::clone(&settings), &context.metrics);
+    let calls = BalancerCalls::new(&nodes, Arc::clone(&settings), &context.metrics);
     let cluster = nodes.site.cluster.clone();
     let model = Model { settings, cluster };
     Ok(Arc::new(Aws {

@@ -19,7 +19,7 @@ use ccm_core::{
     Error, ErrorKind, Priority, Result, async_trait,
     client::Fence,
     error::accept,
-    routes::{Applied, Changes, CloudRoute, DesiredRoute, NextHop, Observed, RouteNode, Routes},
+    routes::{Applied, CloudRoute, DesiredRoute, NextHop, Observed, RouteChanges, RouteNode, Routes},
 };
 use futures_util::{StreamExt, stream};
 use ipnet::IpNet;
@@ -30,6 +30,7 @@ use tracing::debug;
 use crate::{
     client::ec2::{Instance, Route, RouteTable},
     client::{Api, Client},
+    error::code,
     instances::provider_id::{self, ProviderId},
     site::Site,
 };
@@ -52,31 +53,34 @@ pub(crate) struct TableRoutes {
 
 /// The target of a route to an instance.
 #[derive(Clone, Debug)]
-struct Target {
+struct RouteTarget {
     /// The ID of the instance or of its primary network interface.
     id: String,
     /// Whether its source/destination check is on.
     is_checked: bool,
 }
 
-impl Target {
+impl RouteTarget {
     fn of(instance: &Instance) -> Self {
         let interfaces = instance.interfaces.iter();
-        let primary = interfaces.min_by_key(|one| one.device_index.unwrap_or(i32::MAX));
-        let (id, is_checked) = match primary {
-            Some(primary) if instance.interfaces.len() > 1 => (&primary.id, primary.source_dest_check),
-            _ => (&instance.id, instance.source_dest_check),
-        };
-        let id = id.clone();
-        Self { id, is_checked }
+        match interfaces.min_by_key(|interface| interface.device_index.unwrap_or(i32::MAX)) {
+            Some(primary) if instance.interfaces.len() > 1 => Self {
+                id: primary.id.clone(),
+                is_checked: primary.source_dest_check,
+            },
+            _ => Self {
+                id: instance.id.clone(),
+                is_checked: instance.source_dest_check,
+            },
+        }
     }
 }
 
 /// The compared attributes of a route: destination, target, and whether the target does not exist.
-type Key = (IpNet, NextHop, bool);
+type RouteKey = (IpNet, NextHop, bool);
 
 /// The key of a route; `None` for routes that do not lead to a node.
-fn key(route: &Route) -> Option<Key> {
+fn key(route: &Route) -> Option<RouteKey> {
     let hop = match (route.target.as_deref(), route.blackhole) {
         (Some("local"), _) => return None,
         (Some(instance), _) if instance.starts_with("i-") => instance,
@@ -98,7 +102,7 @@ pub(crate) async fn route_tables(client: &Client, site: &Site, id: Option<&str>)
     Ok(tables)
 }
 
-fn key_of(route: &CloudRoute) -> Key {
+fn key_of(route: &CloudRoute) -> RouteKey {
     (route.destination.trunc(), route.next_hop.clone(), route.blackhole)
 }
 
@@ -130,30 +134,40 @@ impl TableRoutes {
     }
 
     /// The instances with these ids as targets.
-    async fn targets(&self, ids: &HashSet<String>, priority: Priority) -> Result<HashMap<String, Target>> {
+    async fn targets(
+        &self,
+        ids: &HashSet<String>,
+        priority: Priority,
+    ) -> Result<HashMap<String, RouteTarget>> {
         let ids: Vec<String> = ids.iter().cloned().collect();
-        let found = self.api.at(priority).instances_among(&ids).await?.into_iter();
-        // EC2 shows a terminated instance for about an hour.
-        let found = found.filter(|one| one.state != "terminated");
-        let targets: HashMap<_, _> = found.map(|one| (one.id.clone(), Target::of(&one))).collect();
+        let mut targets = HashMap::new();
+        for instance in self.api.at(priority).instances_among(&ids).await? {
+            // EC2 shows a terminated instance for about an hour.
+            if instance.state != "terminated" {
+                targets.insert(instance.id.clone(), RouteTarget::of(&instance));
+            }
+        }
         let now = Instant::now();
         let mut unchecked = self.unchecked.lock();
         unchecked.retain(|_, since| since.elapsed() < CHECK_MAX_AGE);
-        let off = targets.iter().filter(|(_, target)| !target.is_checked);
-        unchecked.extend(off.map(|(id, _)| (id.clone(), now)));
+        for (id, target) in &targets {
+            if !target.is_checked {
+                unchecked.insert(id.clone(), now);
+            }
+        }
         Ok(targets)
     }
 
     /// Writes a route to all tables, then switches the source/destination check off. No route is created after a
     /// table was full.
-    async fn write(&self, route: &DesiredRoute, state: &State, priority: Priority) -> Result<()> {
+    async fn write(&self, route: &DesiredRoute, state: &RouteState, priority: Priority) -> Result<()> {
         let client = self.api.at(priority);
         let (hop, to) = (route.next_hop.as_str(), route.destination);
-        let missing = || Error::new(ErrorKind::NotFound, format!("instance {hop} was not found"));
-        let Target { id, is_checked } = state.targets.get(hop).ok_or_else(missing)?;
+        let Some(RouteTarget { id, is_checked }) = state.targets.get(hop) else {
+            return Err(Error::new(ErrorKind::NotFound, format!("instance {hop} was not found")));
+        };
         for table in &state.tables {
-            let mut routes = table.routes.iter();
-            let existing = routes.find(|entry| entry.destination.trunc() == to);
+            let existing = table.routes.iter().find(|entry| entry.destination.trunc() == to);
             let written = match existing.map(|entry| (key(entry), entry)) {
                 None => match state.full.get() {
                     Some(error) => return Err(error.clone()),
@@ -198,11 +212,16 @@ impl TableRoutes {
         Ok(())
     }
 
-    async fn state(&self, changes: &Changes, priority: Priority) -> Result<State> {
+    /// Whether the source/destination check of an instance was seen to be off lately.
+    fn is_known_off(&self, id: &str) -> bool {
+        self.unchecked.lock().get(id).is_some_and(|since| since.elapsed() < CHECK_MAX_AGE)
+    }
+
+    async fn state(&self, changes: &RouteChanges, priority: Priority) -> Result<RouteState> {
         let tables = self.tables(priority).await?;
         let desired = changes.create.iter().chain(&changes.finish);
         let ids = desired.map(|route| route.next_hop.to_string()).collect();
-        Ok(State {
+        Ok(RouteState {
             targets: self.targets(&ids, priority).await?,
             deleted: changes.delete.iter().map(key_of).collect(),
             tables,
@@ -211,11 +230,19 @@ impl TableRoutes {
     }
 }
 
+/// What identifies a desired route in all tables.
+fn destination_and_hop(route: &DesiredRoute) -> (IpNet, NextHop) {
+    (route.destination, route.next_hop.clone())
+}
+
 /// Gives a route another target.
 async fn replace(client: &Client, table: &str, to: IpNet, target: &str) -> Result<()> {
     match client.replace_route(table, to, target).await {
-        // Upstream's policy does not allow it; or another client deleted the route.
-        Err(error) if matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::NotFound) => {
+        // Upstream's policy does not allow it; or another client deleted the route, for which AWS has two codes.
+        Err(error)
+            if matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::NotFound)
+                || is_missing_route(&error) =>
+        {
             let error = error.report();
             debug!(error, table, "Deleting the route and creating it again");
             delete(client, table, to).await?;
@@ -223,6 +250,11 @@ async fn replace(client: &Client, table: &str, to: IpNet, target: &str) -> Resul
         }
         replaced => replaced,
     }
+}
+
+/// Whether AWS says that the route to replace does not exist.
+fn is_missing_route(error: &Error) -> bool {
+    code(error) == Some("InvalidParameterValue") && error.message().contains("no route defined")
 }
 
 /// Deletes a route, if it exists.
@@ -236,12 +268,12 @@ async fn in_turn(changes: Vec<impl Future<Output = Result<()>>>) -> Vec<Result<(
 }
 
 /// The observed state at the start of a round of changes.
-struct State {
+struct RouteState {
     tables: Vec<RouteTable>,
     /// The instances of desired routes.
-    targets: HashMap<String, Target>,
+    targets: HashMap<String, RouteTarget>,
     /// Routes to delete.
-    deleted: HashSet<Key>,
+    deleted: HashSet<RouteKey>,
     /// The error after which no more routes are created: a table is full.
     full: OnceLock<Error>,
 }
@@ -254,13 +286,15 @@ impl Routes for TableRoutes {
     }
 
     fn next_hop(&self, node: &RouteNode, _: IpNet) -> Result<NextHop> {
-        let invalid = |text: &str| Error::new(ErrorKind::InvalidSpec, text);
-        let id = node.view.provider_id.as_deref().filter(|id| !id.is_empty());
-        match provider_id::parse(id.ok_or_else(|| invalid("the node has no provider ID yet"))?)? {
-            ProviderId::Instance(id) => Ok(NextHop::new(id)),
-            ProviderId::Fargate(_) => Err(invalid("a Fargate node cannot be the target of routes")),
-            ProviderId::Foreign => Err(invalid("the node is not an EC2 instance")),
-        }
+        let problem = match node.view.provider_id.as_deref() {
+            None | Some("") => "the node has no provider ID yet",
+            Some(id) => match provider_id::parse(id)? {
+                ProviderId::Instance(id) => return Ok(NextHop::new(id)),
+                ProviderId::Fargate(_) => "a Fargate node cannot be the target of routes",
+                ProviderId::Foreign => "the node is not an EC2 instance",
+            },
+        };
+        Err(Error::new(ErrorKind::InvalidSpec, problem))
     }
 
     fn related_setting(&self) -> Option<&'static str> {
@@ -275,42 +309,47 @@ impl Routes for TableRoutes {
         for (destination, next_hop, blackhole) in keys {
             found.entry((destination, next_hop)).or_default()[usize::from(blackhole)] += 1;
         }
-        let key = |route: &DesiredRoute| (route.destination, route.next_hop.clone());
-        let is_off = |since: &Instant| since.elapsed() < CHECK_MAX_AGE;
-        let is_unknown = |id: &String| !self.unchecked.lock().get(id).is_some_and(is_off);
-        let known = desired.iter().filter(|route| found.contains_key(&key(route)));
-        let hops = known.map(|route| route.next_hop.to_string());
-        let unknown: HashSet<String> = hops.filter(is_unknown).collect();
+        let mut unknown = HashSet::new();
+        for route in desired {
+            if found.contains_key(&destination_and_hop(route)) && !self.is_known_off(route.next_hop.as_str())
+            {
+                unknown.insert(route.next_hop.to_string());
+            }
+        }
         let targets = self.targets(&unknown, priority).await?;
-        let is_checked = |hop: &str| targets.get(hop).is_some_and(|target| target.is_checked);
-        // EC2 also reports the route to a stopped instance as a blackhole. A new route would be one, too.
-        let exists = |hop: &str| targets.contains_key(hop) || !unknown.contains(hop);
-        for route in desired.iter().filter(|route| exists(route.next_hop.as_str())) {
-            if let Some([complete, blackhole]) = found.get_mut(&key(route)) {
+        for route in desired {
+            let hop = route.next_hop.as_str();
+            // EC2 also reports the route to a stopped instance as a blackhole. A new route would be one, too.
+            let exists = targets.contains_key(hop) || !unknown.contains(hop);
+            if exists && let Some([complete, blackhole]) = found.get_mut(&destination_and_hop(route)) {
                 *complete += std::mem::take(blackhole);
             }
         }
-        let is_unfinished = |route: &DesiredRoute| {
-            let [complete, _] = found.get(&key(route)).copied().unwrap_or_default();
-            complete > 0 && (complete < tables.len() || is_checked(route.next_hop.as_str()))
-        };
-        let unfinished = (0..).zip(desired).filter(|(_, route)| is_unfinished(route));
-        let unfinished = unfinished.map(|(place, _)| place).collect();
-        let kinds = found.into_iter().flat_map(|(key, [complete, blackhole])| {
-            [(key.clone(), false, complete), (key, true, blackhole)]
-        });
-        let routes = kinds.filter(|(.., tables)| *tables > 0);
-        let routes = routes.map(|((destination, next_hop), blackhole, _)| CloudRoute {
-            handle: format!("{destination} {next_hop} {blackhole}"),
-            destination,
-            next_hop,
-            blackhole,
-        });
-        let routes = routes.collect();
+        let mut unfinished = Vec::new();
+        for (place, route) in desired.iter().enumerate() {
+            let [complete, _] = found.get(&destination_and_hop(route)).copied().unwrap_or_default();
+            let is_checked = targets.get(route.next_hop.as_str()).is_some_and(|target| target.is_checked);
+            if complete > 0 && (complete < tables.len() || is_checked) {
+                unfinished.push(place);
+            }
+        }
+        let mut routes = Vec::new();
+        for ((destination, next_hop), [complete, missing]) in found {
+            for (blackhole, tables) in [(false, complete), (true, missing)] {
+                if tables > 0 {
+                    routes.push(CloudRoute {
+                        handle: format!("{destination} {next_hop} {blackhole}"),
+                        destination,
+                        next_hop: next_hop.clone(),
+                        blackhole,
+                    });
+                }
+            }
+        }
         Ok(Observed { routes, unfinished })
     }
 
-    async fn apply(&self, changes: &Changes, priority: Priority) -> Applied {
+    async fn apply(&self, changes: &RouteChanges, priority: Priority) -> Applied {
         if changes.is_empty() {
             return Applied::default();
         }
@@ -320,19 +359,22 @@ impl Routes for TableRoutes {
         };
         let desired = changes.create.iter().chain(&changes.finish);
         let replaced: HashSet<IpNet> = desired.clone().map(|route| route.destination).collect();
-        let replaces = |route: &CloudRoute| replaced.contains(&route.destination.trunc());
         // Routes that are deleted make space in the tables.
         let deletes = changes.delete.iter().map(|route| {
-            let tables = if replaces(route) { &[][..] } else { &state.tables };
+            let is_replaced = replaced.contains(&route.destination.trunc());
+            let tables = if is_replaced { &[][..] } else { &state.tables };
             self.delete(route, tables, priority)
         });
         let mut deleted = in_turn(deletes.collect()).await;
         let writes = desired.clone().map(|route| self.write(route, &state, priority));
         let mut created = in_turn(writes.collect()).await;
         // A route that could not be replaced still exists.
-        let failed = desired.zip(&created);
-        let failed = failed.filter_map(|(route, result)| Some((route.destination, result.as_ref().err()?)));
-        let failures: HashMap<IpNet, &Error> = failed.collect();
+        let mut failures: HashMap<IpNet, &Error> = HashMap::new();
+        for (route, result) in desired.zip(&created) {
+            if let Err(error) = result {
+                failures.insert(route.destination, error);
+            }
+        }
         for (route, deleted) in changes.delete.iter().zip(&mut deleted) {
             if let Some(error) = failures.get(&route.destination.trunc()) {
                 *deleted = Err((*error).clone());

@@ -42,7 +42,10 @@ pub(crate) struct Cluster {
 impl Cluster {
     /// The key of the cluster's tag; `None` without an id.
     pub(crate) fn key(&self) -> Option<String> {
-        (!self.id.is_empty()).then(|| format!("{PREFIX}{}", self.id))
+        if self.id.is_empty() {
+            return None;
+        }
+        Some(format!("{PREFIX}{}", self.id))
     }
 
     /// Whether a resource belongs to the cluster, alone or shared.
@@ -84,13 +87,14 @@ impl Cluster {
     /// The tags name more than one cluster.
     pub(crate) fn of_instance(tags: &Tags) -> Result<Self> {
         let legacy = tags.get(LEGACY).map(String::as_str);
-        let ids = tags.keys().filter_map(|key| key.strip_prefix(PREFIX));
-        let ids: BTreeSet<&str> = ids.chain(legacy).collect();
-        let ids: Vec<_> = ids.into_iter().collect();
+        let named = tags.keys().filter_map(|key| key.strip_prefix(PREFIX));
+        let unique: BTreeSet<&str> = named.chain(legacy).collect();
+        let ids: Vec<_> = unique.into_iter().collect();
         if ids.len() > 1 {
-            let known = ids.join(", ");
-            let text = format!("the tags of this instance name several clusters: {known}");
-            let text = format!("{text}; keep one, or set [Global] KubernetesClusterID");
+            let text = format!(
+                "the tags of this instance name several clusters: {}; keep one, or set [Global] KubernetesClusterID",
+                ids.join(", ")
+            );
             return Err(Error::new(ErrorKind::InvalidConfig, text));
         }
         Ok(Self {
@@ -144,28 +148,31 @@ impl Site {
         }
         let id = api.metadata().get(INSTANCE_ID).await?;
         let found = client.instances_by_id(std::slice::from_ref(&id)).await;
-        let found = accept(found, ErrorKind::NotFound, Vec::new())?.pop();
-        let own = found.ok_or_else(|| {
-            let unknown = format!("instance {id}, which this program runs on, was not found");
-            let text = format!("{unknown}; check region {}", site.region);
-            Error::new(ErrorKind::NotFound, text)
-        })?;
+        let Some(own) = accept(found, ErrorKind::NotFound, Vec::new())?.pop() else {
+            let region = &site.region;
+            let text =
+                format!("instance {id}, which this program runs on, was not found; check region {region}");
+            return Err(Error::new(ErrorKind::NotFound, text));
+        };
         if site.vpc.is_empty() {
             site.vpc = own.vpc;
-            let subnet = Some(own.subnet).filter(|subnet| !subnet.is_empty());
-            site.subnet = site.subnet.or(subnet);
+            if site.subnet.is_none() && !own.subnet.is_empty() {
+                site.subnet = Some(own.subnet);
+            }
         }
         if site.cluster.id.is_empty() {
             site.cluster = Cluster::of_instance(&own.tags)?;
         }
-        let invalid = |text| Err(Error::new(ErrorKind::InvalidConfig, text));
         if site.cluster.id.is_empty() && !flags.boolean(&ALLOW_UNTAGGED) {
-            let fix = "set [Global] KubernetesClusterID, or set --allow-untagged-cloud";
-            let missing = format!("cluster id not found: tag instance {id} with kubernetes.io/cluster/<id>");
-            return invalid(format!("{missing}, {fix}"));
+            let text = format!(
+                "cluster id not found: tag instance {id} with kubernetes.io/cluster/<id>, set [Global] \
+                 KubernetesClusterID, or set --allow-untagged-cloud"
+            );
+            return Err(Error::new(ErrorKind::InvalidConfig, text));
         }
         if site.vpc.is_empty() {
-            return invalid(format!("instance {id} is not in a VPC; set [Global] VPC"));
+            let text = format!("instance {id} is not in a VPC; set [Global] VPC");
+            return Err(Error::new(ErrorKind::InvalidConfig, text));
         }
         Ok(site)
     }

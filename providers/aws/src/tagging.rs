@@ -2,7 +2,7 @@
 //!
 //! A node whose instance has the tags has a label with their checksum, so that a restart writes nothing. Instances are tagged
 //! and untagged up to 1000 at a time. Tags that were changed by hand are repaired once an hour. Source:
-//! `pkg/controllers/tagging` of the Go cloud controller.
+//! `pkg/controllers/tagging` of upstream.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -11,7 +11,8 @@ use ccm_core::{
     client::{Bucket, Quota, provider_metrics},
     config::{KeyPath, Locations, Problems},
     controllers::{
-        Backoff, ControllerContext, ControllerDef, Needs, NodeObject, NotStarted, WorkQueue, informer::Change,
+        Backoff, ControllerContext, ControllerDef, ControllerNames, Needs, NodeObject, NotStarted, WorkQueue,
+        informer::StoreChange,
     },
     flags::parse_list,
 };
@@ -26,7 +27,7 @@ use tracing::{debug, info, warn};
 use crate::{
     Aws, BURST, RATE, RESOURCES, SYNCS, TAGS,
     client::Client,
-    client::ec2::{Instance, TAGGED_RESOURCES},
+    client::ec2::TAGGED_RESOURCES,
     instances::provider_id::{self, is_well_formed},
     instances::{OF_IDS, isolate_refused},
     site::Tags,
@@ -50,18 +51,20 @@ const NAME: &str = "tagging-controller";
 
 /// The controller.
 pub(crate) const DEF: ControllerDef = ControllerDef {
-    name: NAME,
-    aliases: &["tagging"],
-    migration_name: None,
-    client_name: NAME,
+    names: ControllerNames {
+        name: NAME,
+        aliases: &["tagging"],
+        migration_name: None,
+        client_name: NAME,
+    },
     default_on: false,
-    needs: |setup| match Settings::of(&setup.flags) {
+    needs: |setup| match TaggingSettings::of(&setup.flags) {
         Ok(_) => Ok(Needs::default()),
         Err(_) => Err(NotStarted::NotConfigured("--tags and --resources are required")),
     },
     start: |context| {
         let aws = context.setup.cloud_as::<Aws>()?;
-        let settings = Settings::of(&context.setup.flags)?;
+        let settings = TaggingSettings::of(&context.setup.flags)?;
         Ok(Box::pin(Tagger::new(&aws, settings, context).run()))
     },
 };
@@ -70,21 +73,21 @@ pub(crate) const DEF: ControllerDef = ControllerDef {
 pub(crate) fn check(flags: &FlagValues, problems: &mut Problems) {
     let enabled = flags.given("controllers").unwrap_or_default();
     let mut names = enabled.iter().flat_map(|list| list.split(','));
-    if names.any(|name| DEF.is_called(name.trim())) {
-        Settings::read(flags, problems);
+    if names.any(|name| DEF.names.is_called(name.trim())) {
+        TaggingSettings::read(flags, problems);
     }
 }
 
 /// The values of the flags.
 #[derive(Clone, Debug, PartialEq)]
-struct Settings {
+struct TaggingSettings {
     tags: Tags,
     /// The rate limit of nodes, if there is one.
     limit: Option<Quota>,
     syncs: usize,
 }
 
-impl Settings {
+impl TaggingSettings {
     fn of(flags: &FlagValues) -> Result<Self> {
         let mut problems = Problems::new("flags", Locations::default());
         let settings = Self::read(flags, &mut problems);
@@ -99,8 +102,11 @@ impl Settings {
         let what = "the tagging controller needs at least one; write --tags=key=value";
         problems.require(!tags.is_empty(), key, what);
         let (key, resources) = (KeyPath::key("--resources"), flags.list(&RESOURCES));
-        let others = resources.iter().filter(|resource| *resource != "instance");
-        let others: Vec<_> = others.map(|other| format!("{other:?}")).collect();
+        let others: Vec<_> = resources
+            .iter()
+            .filter(|resource| *resource != "instance")
+            .map(|other| format!("{other:?}"))
+            .collect();
         let what = format!("{} cannot be tagged; write instance", others.join(", "));
         problems.require(others.is_empty(), key, what);
         let what = "the tagging controller needs one; write --resources=instance";
@@ -110,9 +116,10 @@ impl Settings {
             burst: u32::try_from(flags.number(&BURST)).unwrap_or(0),
             max_in_flight: u32::MAX,
         };
+        let is_limited = limit.rate > 0.0 && limit.burst > 0;
         Self {
             tags,
-            limit: (limit.rate > 0.0 && limit.burst > 0).then_some(limit),
+            limit: if is_limited { Some(limit) } else { None },
             syncs: usize::try_from(flags.number(&SYNCS)).unwrap_or(1),
         }
     }
@@ -130,7 +137,9 @@ fn parse_tags(given: &[String]) -> (Tags, Vec<String>) {
         wrong.extend(pairs.as_ref().err().map(|reason| format!("{given:?}: {reason}")));
         for pair in pairs.unwrap_or_default() {
             match pair.split_once('=') {
-                Some((key, value)) if !key.is_empty() => drop(tags.insert(key.to_owned(), value.to_owned())),
+                Some((key, value)) if !key.is_empty() => {
+                    tags.insert(key.to_owned(), value.to_owned());
+                }
                 _ => wrong.push(format!("{pair:?} is not a tag; write key=value")),
             }
         }
@@ -146,7 +155,7 @@ fn checksum(tags: &Tags) -> String {
 
 provider_metrics! {
     /// Metrics under upstream's names.
-    struct Metrics {
+    struct TaggingMetrics {
         // By `error_type`. Upstream has the instance as a label, too, which grows without bounds.
         errors: Family<[(&'static str, &'static str); 1], Counter>,
             "cloudprovider_aws_tagging_controller_work_item_errors" => "Nodes whose instance could not be tagged.";
@@ -162,21 +171,21 @@ struct Tagger {
     queue: WorkQueue<String>,
     bucket: Option<Bucket>,
     checksum: String,
-    settings: Settings,
-    metrics: Metrics,
+    settings: TaggingSettings,
+    metrics: TaggingMetrics,
     context: ControllerContext,
     /// The nodes of instances: these get the tags, all others lose them.
     instances: HashMap<String, String>,
 }
 
 impl Tagger {
-    fn new(aws: &Aws, settings: Settings, context: ControllerContext) -> Self {
+    fn new(aws: &Aws, settings: TaggingSettings, context: ControllerContext) -> Self {
         Self {
             api: aws.nodes.api.fenced_by(&context.fence).at(Priority::Background),
             queue: WorkQueue::new(BACKOFF, "Tags", context.metrics.queues()),
             bucket: settings.limit.map(Bucket::new),
             checksum: checksum(&settings.tags),
-            metrics: Metrics::publish(NAME, &context.cloud_metrics),
+            metrics: TaggingMetrics::publish(NAME, &context.cloud_metrics),
             settings,
             context,
             instances: HashMap::new(),
@@ -226,26 +235,31 @@ impl Tagger {
     }
 
     /// Remembers the instance of a node and enqueues it.
-    fn changed(&mut self, change: Change) {
+    fn changed(&mut self, change: StoreChange) {
         match change {
-            Change::Applied(name) => {
-                let node = self.context.nodes.get(&name);
-                let Some(node) = node else { return };
+            StoreChange::Applied(name) => {
+                let Some(node) = self.context.nodes.get(&name) else {
+                    return;
+                };
                 let Some(id) = instance_of(&node) else { return };
                 let known = self.instances.insert(id.clone(), name);
-                match known {
-                    _ if self.has_label(&node) => {}
-                    Some(_) => self.queue.add_unless_waiting(id),
+                if self.has_label(&node) {
+                    return;
+                }
+                if known.is_some() {
+                    self.queue.add_unless_waiting(id);
+                } else {
                     // It may wait for another attempt to remove its tags.
-                    None => self.queue.add(id),
+                    self.queue.add(id);
                 }
             }
-            Change::Deleted(name) => {
-                let deleted = self.instances.extract_if(|_, node| *node == name);
-                deleted.for_each(|(id, _)| self.queue.add(id));
+            StoreChange::Deleted(name) => {
+                for (id, _) in self.instances.extract_if(|_, node| *node == name) {
+                    self.queue.add(id);
+                }
             }
             // Perhaps the API server lost the node.
-            Change::Vanished(_) => {}
+            StoreChange::Vanished(_) => {}
         }
     }
 
@@ -262,7 +276,9 @@ impl Tagger {
                 continue;
             };
             match self.context.nodes.get(name).filter(|node| !self.has_label(node)) {
-                Some(node) => drop(nodes.insert(id, node)),
+                Some(node) => {
+                    nodes.insert(id, node);
+                }
                 None => self.queue.done(&id),
             }
         }
@@ -282,40 +298,45 @@ impl Tagger {
                 self.finish(&id, &node.view.name, result);
             })
         });
-        let labels = stream::iter(labels).buffer_unordered(self.settings.syncs);
-        labels.collect::<()>().await;
+        stream::iter(labels).buffer_unordered(self.settings.syncs).collect::<()>().await;
     }
 
     /// Tags or untags instances with as few requests as possible.
     async fn write(&self, ids: Vec<String>, add: bool) -> HashMap<String, Result<()>> {
         let (api, tags) = (&self.api, &self.settings.tags);
-        let send = |ids: Vec<String>| async move {
-            let written = match add {
-                true => api.create_tags(&ids, tags).await,
-                false => api.delete_tags(&ids, tags).await,
-            };
-            written.map(|()| vec![(); ids.len()])
-        };
         // An instance may have too many tags, or tags that the policy does not allow to change.
         let of_tags = [ErrorKind::QuotaExceeded, ErrorKind::PermissionDenied];
         let kinds = [OF_IDS, of_tags].concat();
-        isolate_refused(&kinds, ids, send).await
+        isolate_refused(&kinds, ids, |ids: Vec<String>| async move {
+            if add {
+                api.create_tags(&ids, tags).await?;
+            } else {
+                api.delete_tags(&ids, tags).await?;
+            }
+            Ok(vec![(); ids.len()])
+        })
+        .await
     }
 
     /// Writes the label.
     async fn label(&self, node: &NodeObject) -> Result<()> {
-        if !node.view.labels.contains_key(LABEL) {
-            node.age_seconds().inspect(|age| self.metrics.delay.observe(*age));
+        if !node.view.labels.contains_key(LABEL)
+            && let Some(age) = node.age_seconds()
+        {
+            self.metrics.delay.observe(age);
         }
-        let patch = json!({"metadata": {"uid": node.view.uid, "labels": {LABEL: self.checksum}}});
-        let (patch, params) = (Patch::Merge(patch), PatchParams::default());
+        let patch = Patch::Merge(json!({
+            "metadata": {"uid": node.view.uid, "labels": {LABEL: self.checksum}},
+        }));
         let nodes: KubeApi<Node> = KubeApi::all(self.context.client.clone());
-        let patched = nodes.patch(&node.view.name, &params, &patch).await;
-        patched.map(drop).or_else(|error| match error {
+        match nodes.patch(&node.view.name, &PatchParams::default(), &patch).await {
+            Ok(_) => Ok(()),
             // Deleted, or another node of this name.
-            kube::Error::Api(status) if matches!(status.code, 404 | 409) => Ok(()),
-            error => Err(Error::new(ErrorKind::Unavailable, "could not label the node").with_source(error)),
-        })
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
+            Err(error) => {
+                Err(Error::new(ErrorKind::Unavailable, "could not label the node").with_source(error))
+            }
+        }
     }
 
     fn finish(&self, id: &String, node: &str, result: Result<()>) {
@@ -340,8 +361,11 @@ impl Tagger {
     /// Compares the tags of all instances whose nodes have the label, and repairs them.
     async fn compare(&self) {
         let nodes = self.context.nodes.list();
-        let labeled = nodes.iter().filter(|node| self.has_label(node));
-        let ids: Vec<String> = labeled.filter_map(|node| instance_of(node)).collect();
+        let ids: Vec<String> = nodes
+            .iter()
+            .filter(|node| self.has_label(node))
+            .filter_map(|node| instance_of(node))
+            .collect();
         let found = match self.api.instances_among(&ids).await {
             Ok(found) => found,
             Err(error) => {
@@ -349,16 +373,21 @@ impl Tagger {
                 return;
             }
         };
-        let tags = self.settings.tags.iter();
-        let lacks = |of: &Tags| tags.clone().any(|(key, value)| of.get(key) != Some(value));
-        let needs_repair = |one: &Instance| one.state != "terminated" && lacks(&one.tags);
-        let repair = found.into_iter().filter(needs_repair);
-        let repair: Vec<String> = repair.map(|one| one.id).collect();
+        let tags = &self.settings.tags;
+        let repair: Vec<String> = found
+            .into_iter()
+            .filter(|instance| {
+                let lacks_a_tag = tags.iter().any(|(key, value)| instance.tags.get(key) != Some(value));
+                instance.state != "terminated" && lacks_a_tag
+            })
+            .map(|instance| instance.id)
+            .collect();
         for chunk in repair.chunks(TAGGED_RESOURCES) {
             info!(instances = chunk.len(), "Repairing tags that were changed");
-            let results = self.write(chunk.to_vec(), true).await.into_iter();
-            for (id, error) in results.filter_map(|(id, result)| Some((id, result.err()?))) {
-                debug!(instance_id = id, error = error.report(), "Could not repair tags");
+            for (id, result) in self.write(chunk.to_vec(), true).await {
+                if let Err(error) = result {
+                    debug!(instance_id = id, error = error.report(), "Could not repair tags");
+                }
             }
         }
     }
@@ -399,8 +428,8 @@ mod tests {
         flags.collect()
     }
 
-    fn settings(given: &[(&str, &[&str])]) -> Result<Settings> {
-        Settings::of(&flags(given))
+    fn settings(given: &[(&str, &[&str])]) -> Result<TaggingSettings> {
+        TaggingSettings::of(&flags(given))
     }
 
     #[test]
@@ -428,7 +457,7 @@ mod tests {
             ("owners", " alice,bob"),
             ("empty", ""),
         ];
-        let expected = Settings {
+        let expected = TaggingSettings {
             tags: tags(&read_tags),
             limit: Some(Quota {
                 rate: 2.5,

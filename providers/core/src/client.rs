@@ -20,7 +20,7 @@
 //! | attempt | the provider's closure | the SDK call, its error mapped to [`Error`](crate::Error) |
 //!
 //! A write without a reply may or may not have been carried out, and is never repeated blindly. The error contains
-//! [`Outcome::Unknown`](crate::Outcome::Unknown), and the caller reads before it writes.
+//! [`RequestOutcome::Unknown`](crate::RequestOutcome::Unknown), and the caller reads before it writes.
 //!
 //! ```
 //! use ccm_core::client::{ClientMetrics, Gate, GateConfig, operations};
@@ -77,7 +77,7 @@ pub use op::{Effect, Operation};
 
 pub use crate::{operations, provider_metrics};
 pub use page::{Marker, Page, Pages, collect};
-pub use rate_limit::{Bucket, BucketState, Permit, Quota};
+pub use rate_limit::{Bucket, BucketState, Permit, Quota, Refill};
 pub use recent::RecentError;
 pub use retry::{Backoff, RetryPolicy};
 pub use timed::{TimedConfig, TimedMetrics};

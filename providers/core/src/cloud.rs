@@ -5,7 +5,9 @@ use std::{any::Any, fmt::Debug, path::PathBuf, time::Duration};
 use async_trait::async_trait;
 use tokio::time::Instant;
 
-use crate::{Result, instances::Instances, load_balancer::LoadBalancers, routes::Routes};
+use crate::{
+    Result, cluster_id::ClusterIdCell, instances::Instances, load_balancer::LoadBalancers, routes::Routes,
+};
 
 /// One cloud, accessed by one provider with one set of credentials.
 ///
@@ -42,8 +44,8 @@ pub trait Cloud: Any + Debug + Send + Sync {
         0
     }
 
-    /// The minimum age of a node before it is deleted because its machine does not exist. Raises the default of
-    /// `--node-deletion-grace` if the cloud may take longer to show a new machine.
+    /// The minimum age of a node before it is deleted because its instance does not exist. Raises the default of
+    /// `--node-deletion-grace` if the cloud may take longer to show a new instance.
     fn deletion_grace(&self) -> Duration {
         Duration::ZERO
     }
@@ -66,7 +68,7 @@ pub trait Cloud: Any + Debug + Send + Sync {
         Ok(Reload::default())
     }
 
-    /// The machines of the cloud.
+    /// The instances of the cloud.
     fn instances(&self) -> Option<&dyn Instances> {
         None
     }
@@ -78,6 +80,12 @@ pub trait Cloud: Any + Debug + Send + Sync {
 
     /// The routes to the nodes' Pods.
     fn routes(&self) -> Option<&dyn Routes> {
+        None
+    }
+
+    /// The ID by which the objects of load balancers are named, if it is kept in a ConfigMap of the cluster. The framework reads it before it
+    /// asks about load balancers, and follows it while it runs.
+    fn cluster_id(&self) -> Option<&ClusterIdCell> {
         None
     }
 

@@ -22,6 +22,7 @@ pub mod duration;
 pub mod gcfg;
 mod load;
 mod macros;
+mod names;
 mod probe;
 pub mod problems;
 mod quota;
@@ -43,9 +44,12 @@ pub use self::{
         ConfigFiles, LoadError, PendingReload, Reloader, load, load_optional, load_yaml, log_warnings,
         validate,
     },
+    names::NameList,
     problems::{ConfigErrors, KeyPath, Locations, Problem, Problems},
     quota::check_quota,
-    section::{Changes, ConfigFile, FileField, FileReader, Section, SectionReader, same_value},
+    section::{
+        CompareValues, ConfigChanges, ConfigFile, FileField, FileReader, KeyValues, Section, SectionReader,
+    },
     url::{http_url, http_url_or_host},
     yaml::KeyCase,
 };
@@ -91,8 +95,8 @@ pub fn parse_yaml<S: Section>(
     environment: &Environment,
     check: impl FnOnce(&S, &mut Problems),
 ) -> Result<Parsed<S>, ConfigErrors> {
-    let problems = Problems::new(&file.as_ref().to_string_lossy(), Locations::default());
-    let mut problems = problems.with_environment(environment);
+    let mut problems =
+        Problems::new(&file.as_ref().to_string_lossy(), Locations::default()).with_environment(environment);
     let mut value = S::default();
     match yaml::utf8(text.as_ref()).and_then(yaml::document) {
         Err(error) => problems.syntax_error(&error),

@@ -1,7 +1,7 @@
 //! Controllers: their declarations, and what all controllers share.
 //!
-//! The framework's controllers and those of a provider are declared in the same way ([`ControllerDef`]) and start with one
-//! [`ControllerContext`]. The framework provides the rest: `--controllers`, leader election and leader migration, one watch per
+//! The framework's controllers and those of a provider ([`ControllerDef`]) have the same names ([`ControllerNames`]) and start
+//! with one [`ControllerContext`]. The framework provides the rest: `--controllers`, leader election and leader migration, one watch per
 //! kind, clients and their accounts, a check on `/livez`, the metric `running_managed_controllers`, and shutdown.
 //! The upstream equivalent is in `k8s.io/cloud-provider/app` (`ControllerInitFuncConstructor`, `ControllerAliases`).
 //!
@@ -10,18 +10,23 @@
 //! | [`informer`] | a watch of all objects of one kind, and its store |
 //! | [`node`], [`service`] | the stored fields of a Node and of a Service |
 //! | [`events`] | Kubernetes Events |
+//! | [`ipam`] | the networks of the Pods of nodes |
 //! | [`queue`] | work queues: each key once, backoff per key |
 //! | [`provided_ip`] | the annotation of the kubelet's `--node-ip` |
 //!
 //! ```
-//! use ccm_core::controllers::{ControllerContext, ControllerDef, ControllerFuture, ControllerSetup, Needs, NotStarted};
+//! use ccm_core::controllers::{
+//!     ControllerContext, ControllerDef, ControllerFuture, ControllerNames, ControllerSetup, Needs, NotStarted,
+//! };
 //!
 //! /// For [`Provider::controllers`](ccm_core::Provider).
 //! const FIREWALL: ControllerDef = ControllerDef {
-//!     name: "acme-firewall-controller",
-//!     aliases: &["acme-firewall"],
-//!     migration_name: None,
-//!     client_name: "acme-firewall-controller",
+//!     names: ControllerNames {
+//!         name: "acme-firewall-controller",
+//!         aliases: &["acme-firewall"],
+//!         migration_name: None,
+//!         client_name: "acme-firewall-controller",
+//!     },
 //!     default_on: true,
 //!     needs,
 //!     start,
@@ -81,6 +86,7 @@ macro_rules! impl_resource {
 pub mod events;
 pub mod informer;
 mod interner;
+pub mod ipam;
 pub mod metrics_text;
 pub mod node;
 pub mod provided_ip;
@@ -98,14 +104,16 @@ use crate::{
     client::{ClientMetrics, Fence},
 };
 pub use events::{EventType, Recorder};
-pub use informer::{Change, Informer};
+pub use informer::{Informer, StoreChange};
 pub use node::NodeObject;
+#[cfg(feature = "testkit")]
+pub use queue::seed_jitter;
 pub use queue::{Backoff, QueueMetrics, WorkQueue};
 pub use service::ServiceObject;
 
-/// A controller of the framework or of a provider, with all its names.
+/// All names of a controller of the framework or of a provider.
 #[derive(Clone, Copy, Debug)]
-pub struct ControllerDef {
+pub struct ControllerNames {
     /// The canonical name: in `--controllers`, on `/livez`, in the log. Lower-case letters and `-`; ends in `-controller`.
     pub name: &'static str,
     /// Further names in `--controllers`. The first one is the name in `--help` and in `running_managed_controllers`.
@@ -117,6 +125,13 @@ pub struct ControllerDef {
     /// `--use-service-account-credentials` its service account in `kube-system`. Controllers of one name share the client
     /// and its rate limit.
     pub client_name: &'static str,
+}
+
+/// A controller of a provider.
+#[derive(Clone, Copy, Debug)]
+pub struct ControllerDef {
+    /// Its names.
+    pub names: ControllerNames,
     /// Whether it runs unless `--controllers` disables it. Otherwise, `--controllers` must name it. A list without `*` disables
     /// only controllers of the framework.
     pub default_on: bool,
@@ -132,7 +147,7 @@ pub struct ControllerDef {
     pub start: fn(ControllerContext) -> Result<ControllerFuture>,
 }
 
-impl ControllerDef {
+impl ControllerNames {
     /// The short name: the first alias.
     #[must_use]
     pub fn short_name(&self) -> &'static str {
@@ -213,8 +228,6 @@ pub struct ControllerSetup {
     pub cluster_name: String,
     /// The flags of the command line.
     pub flags: FlagValues,
-    /// The data of the binary for its own controllers.
-    pub framework: Arc<dyn Any + Send + Sync>,
 }
 
 impl fmt::Debug for ControllerSetup {
@@ -223,7 +236,7 @@ impl fmt::Debug for ControllerSetup {
             .field("cloud", &self.cloud)
             .field("cluster_name", &self.cluster_name)
             .field("flags", &self.flags)
-            .finish_non_exhaustive()
+            .finish()
     }
 }
 
@@ -234,7 +247,10 @@ impl ControllerSetup {
     /// It is another type: a bug.
     pub fn cloud_as<T: Cloud>(&self) -> Result<Arc<T>> {
         let cloud: Arc<dyn Any + Send + Sync> = self.cloud.clone();
-        cloud.downcast().map_err(|_| mismatch::<T>())
+        cloud.downcast().map_err(|_| {
+            let expected = std::any::type_name::<T>();
+            Error::new(ErrorKind::Unexpected, format!("bug: a controller was started without its {expected}"))
+        })
     }
 
     /// Implements [`ControllerDef::needs`] of a provider's controller that runs only if it is configured. `why`: the reason
@@ -248,32 +264,18 @@ impl ControllerSetup {
         why: &'static str,
         needs: Needs,
     ) -> Result<Needs, NotStarted> {
-        let cloud = self.cloud_as::<T>();
-        match cloud.is_ok_and(|cloud| is_configured(&cloud)) {
-            true => Ok(needs),
-            false => Err(NotStarted::NotConfigured(why)),
+        match self.cloud_as::<T>() {
+            Ok(cloud) if is_configured(&cloud) => Ok(needs),
+            _ => Err(NotStarted::NotConfigured(why)),
         }
     }
-
-    /// [`Self::framework`] as the type that the binary set.
-    ///
-    /// # Errors
-    /// It is another type: a bug.
-    pub fn framework_as<T: Any + Send + Sync>(&self) -> Result<Arc<T>> {
-        Arc::clone(&self.framework).downcast().map_err(|_| mismatch::<T>())
-    }
-}
-
-fn mismatch<T>() -> Error {
-    let expected = std::any::type_name::<T>();
-    Error::new(ErrorKind::Unexpected, format!("bug: a controller was started without its {expected}"))
 }
 
 /// The input for a controller.
 pub struct ControllerContext {
     /// Cloud, cluster name and flags.
     pub setup: ControllerSetup,
-    /// The API server, as [`ControllerDef::client_name`]. Writes are refused unless this process leads.
+    /// The API server, as [`ControllerNames::client_name`]. Writes are refused unless this process leads.
     pub client: kube::Client,
     /// All nodes of the cluster, trimmed.
     pub nodes: Arc<Informer<NodeObject>>,

@@ -19,20 +19,19 @@ impl Environment {
     /// That of this process. Variables that are not UTF-8 are left out.
     #[must_use]
     pub fn of_process() -> Self {
-        let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
-            Some((name.into_string().ok()?, value.into_string().ok()?))
-        };
+        let variables: Self = std::env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+            .collect();
         Self {
             working_directory: std::env::current_dir().ok(),
-            ..std::env::vars_os().filter_map(text).collect()
+            ..variables
         }
     }
 
     /// The value of a variable. An empty one counts as unset.
     #[must_use]
     pub fn var(&self, name: &str) -> Option<&str> {
-        let value = self.variables.get(name).map(String::as_str);
-        value.filter(|value| !value.is_empty())
+        self.variables.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
 
     /// The first of these variables with a value, and the value.
@@ -45,11 +44,11 @@ impl Environment {
     /// this host is one of them.
     #[must_use]
     pub fn no_proxy(&self) -> String {
-        let named = self.first(&["NO_PROXY", "no_proxy"]);
-        let named = named.into_iter().flat_map(|(_, items)| items.split(','));
-        let all = ["localhost", "127.0.0.0/8", "::1"].into_iter();
-        let all: Vec<&str> = all.chain(named.map(without_proxy)).collect();
-        all.join(",")
+        let mut hosts = vec!["localhost", "127.0.0.0/8", "::1"];
+        if let Some((_, items)) = self.first(&["NO_PROXY", "no_proxy"]) {
+            hosts.extend(items.split(',').map(without_proxy));
+        }
+        hosts.join(",")
     }
 
     /// The directory in which the process was started, if it is known.
@@ -98,8 +97,10 @@ fn without_proxy(item: &str) -> &str {
         is_host && port.bytes().all(|byte| byte.is_ascii_digit())
     });
     let host = with_port.map_or(item, |(host, _)| host);
-    let host = host.strip_prefix('*').filter(|rest| rest.starts_with('.')).unwrap_or(host);
-    host.trim_start_matches('[').trim_end_matches(']')
+    match host.strip_prefix('*') {
+        Some(domain) if domain.starts_with('.') => domain,
+        _ => host.trim_start_matches('[').trim_end_matches(']'),
+    }
 }
 
 /// Without values: some are secrets.

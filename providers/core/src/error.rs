@@ -119,7 +119,7 @@ impl Retry {
 
 /// The effect of the failed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum RequestOutcome {
     /// The cloud refused it, or it was never sent: it had no effect.
     NotDone,
     /// It was sent without a valid answer: it may have been executed. A write must not be repeated without a read.
@@ -136,7 +136,8 @@ pub struct Error(Box<Inner>);
 struct Inner {
     kind: ErrorKind,
     retry: Retry,
-    outcome: Outcome,
+    outcome: RequestOutcome,
+    status: Option<u16>,
     operation: Option<&'static str>,
     message: String,
     context: Vec<(&'static str, String)>,
@@ -150,7 +151,8 @@ impl Error {
         Self(Box::new(Inner {
             kind,
             retry: kind.default_retry(),
-            outcome: Outcome::NotDone,
+            outcome: RequestOutcome::NotDone,
+            status: None,
             operation: None,
             message: message.into(),
             context: Vec::new(),
@@ -165,10 +167,17 @@ impl Error {
         self
     }
 
-    /// Sets the effect of the failed request (see [`Outcome::Unknown`]).
+    /// Sets the effect of the failed request (see [`RequestOutcome::Unknown`]).
     #[must_use]
-    pub fn with_outcome(mut self, outcome: Outcome) -> Self {
+    pub fn with_outcome(mut self, outcome: RequestOutcome) -> Self {
         self.0.outcome = outcome;
+        self
+    }
+
+    /// Sets the HTTP status of the answer.
+    #[must_use]
+    pub fn with_status(mut self, status: u16) -> Self {
+        self.0.status = Some(status);
         self
     }
 
@@ -207,8 +216,14 @@ impl Error {
 
     /// Whether the request may have been executed.
     #[must_use]
-    pub fn outcome(&self) -> Outcome {
+    pub fn outcome(&self) -> RequestOutcome {
         self.0.outcome
+    }
+
+    /// The HTTP status of the answer; `None` without an answer, and for errors of clouds whose client does not report it.
+    #[must_use]
+    pub fn status(&self) -> Option<u16> {
+        self.0.status
     }
 
     /// The message, without operation, facts and causes: the same for the same failure.
@@ -239,8 +254,7 @@ impl Error {
     #[must_use]
     pub fn report_without_request(&self) -> String {
         let mut error = self.clone();
-        let differs = |key: &str| ["request_id", "encoded_message"].contains(&key);
-        error.0.context.retain(|(key, _)| !differs(key));
+        error.0.context.retain(|(key, _)| !["request_id", "encoded_message"].contains(key));
         error.report()
     }
 }

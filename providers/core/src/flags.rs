@@ -150,9 +150,11 @@ impl FlagDef {
                 }
                 Err(format!("it must be between {least} and {}", i32::MAX))
             }),
-            FlagKind::Float => parse_float(last).and_then(|number| match number < 0.0 {
-                true => Err("it must not be negative".to_owned()),
-                false => Ok(()),
+            FlagKind::Float => parse_float(last).and_then(|number| {
+                if number < 0.0 {
+                    return Err("it must not be negative".to_owned());
+                }
+                Ok(())
             }),
             FlagKind::Address => parse_address(last).map(drop),
             FlagKind::List => {

@@ -1,4 +1,4 @@
-//! The machines behind the nodes.
+//! The instances behind the nodes.
 
 pub mod finder;
 
@@ -8,10 +8,10 @@ use async_trait::async_trait;
 
 use crate::{Freshness, Labels, Priority, Result};
 
-/// Answers what the cloud knows of the machines behind nodes.
+/// Answers what the cloud knows of the instances behind nodes.
 #[async_trait]
 pub trait Instances: Send + Sync {
-    /// Describes the machine of every query, in the order of the queries; the answer has exactly as many items.
+    /// Describes the instance of every query, in the order of the queries; the answer has exactly as many items.
     ///
     /// An item that could not be found out is its own `Err` and leaves the others alone. What is not there is a
     /// *value*: see [`InstanceState`] for which one.
@@ -25,9 +25,15 @@ pub trait Instances: Send + Sync {
         freshness: Freshness,
         priority: Priority,
     ) -> Vec<Result<InstanceState>>;
+
+    /// The names of instances that differ little from a node's `name`, the most similar first, as the last listings had them.
+    /// Reads nothing: it serves the Warning about a node whose name no instance has.
+    fn similar_names(&self, _name: &str) -> Vec<String> {
+        Vec::new()
+    }
 }
 
-/// Asks whether the machines of nodes exist: each node with the answer.
+/// Asks whether the instances of nodes exist: each node with the answer.
 pub async fn existence(
     instances: &dyn Instances,
     nodes: impl IntoIterator<Item = Arc<NodeView>>,
@@ -43,7 +49,7 @@ pub async fn existence(
 /// One question of [`Instances::describe`].
 #[derive(Clone, Debug)]
 pub struct InstanceQuery {
-    /// The node whose machine is meant.
+    /// The node whose instance is meant.
     pub node: Arc<NodeView>,
     /// How much of it is asked for.
     pub need: Need,
@@ -52,21 +58,21 @@ pub struct InstanceQuery {
 /// How much a query asks for. Less is cheaper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Need {
-    /// Whether the machine exists and whether it is switched off. Only `provider_id` and `power` of the
+    /// Whether the instance exists and whether it is switched off. Only `provider_id` and `power` of the
     /// [`Instance`] are meaningful.
     Existence,
     /// Everything in [`Instance`].
     Metadata,
 }
 
-/// The part of a Kubernetes Node that finds its machine.
+/// The part of a Kubernetes Node that finds its instance.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeView {
     /// `metadata.name`.
     pub name: String,
     /// `metadata.uid`; a node that is created again under the same name has another one.
     pub uid: String,
-    /// `spec.providerID`, if it is set. When it is, it alone decides which machine is meant.
+    /// `spec.providerID`, if it is set. When it is, it alone decides which instance is meant.
     pub provider_id: Option<String>,
     /// `metadata.labels`.
     pub labels: Labels,
@@ -74,32 +80,38 @@ pub struct NodeView {
     pub created: Option<SystemTime>,
 }
 
-/// What the cloud answered about one machine.
+/// What the cloud answered about one instance.
 ///
 /// "Could not find out" is none of these but an `Err`. Only [`Absent`](Self::Absent) leads to the deletion of a node, and, for a
-/// node that waits for its initialization, [`Unresolved`](Self::Unresolved) for 10 minutes.
+/// node that waits for its initialization and whose kubelet is silent, [`Unresolved`](Self::Unresolved) for 10 minutes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InstanceState {
     /// It exists.
     Present(Instance),
-    /// The cloud said "not found" for the machine's *id*.
+    /// The cloud said "not found" for the instance's *id*.
     Absent,
-    /// Nothing matches the node's *name*. Not proof of absence: a cloud may leave machines out of lists.
+    /// Nothing matches the node's *name*. Not proof of absence: a cloud may leave instances out of lists.
     Unresolved,
-    /// Not a machine of this cloud, or excluded by the user: it is left unchanged.
+    /// Not an instance of this cloud, or excluded by the user: it is left unchanged.
     Unmanaged,
 }
 
-/// A machine that exists.
+/// An instance that exists.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Instance {
     /// The value for `spec.providerID`.
     pub provider_id: String,
     /// The value for `node.kubernetes.io/instance-type`.
     pub instance_type: Option<String>,
-    /// The node's addresses in the order that the upstream cloud controller writes. Empty while the machine has none
+    /// The node's addresses in the order that the upstream cloud controller writes. Empty while the instance has none
     /// yet.
     pub addresses: Vec<NodeAddress>,
+    /// The setting that leaves out every address of the instance, with its values. Only set if `addresses` is empty for this
+    /// reason. Upstream initializes the node without addresses.
+    pub address_filter: Option<String>,
+    /// Whether a node that has addresses keeps exactly them: the configuration contains an empty name, which upstream reads in
+    /// another way.
+    pub keeps_addresses: bool,
     /// Whether the user's configuration sets the order of `addresses`. If not, the order counts only when the node is
     /// initialized; later the same addresses in another order are not a difference.
     pub enforces_address_order: bool,
@@ -115,7 +127,7 @@ pub struct Instance {
     pub power: Power,
 }
 
-/// Whether a machine runs.
+/// Whether an instance runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Power {
     /// Running, or in any state that is not a deliberate shutdown.
@@ -148,7 +160,7 @@ impl NodeAddress {
 /// The kind of a node address, spelled as Kubernetes does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum AddressType {
-    /// A name of the machine.
+    /// A name of the instance.
     Hostname,
     /// An address reachable inside the cluster's network.
     InternalIP,

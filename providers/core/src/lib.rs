@@ -20,6 +20,7 @@
 pub mod check;
 pub mod client;
 pub mod cloud;
+pub mod cluster_id;
 pub mod config;
 #[cfg(feature = "controllers")]
 pub mod controllers;
@@ -38,7 +39,7 @@ pub mod testkit;
 pub use async_trait::async_trait;
 pub use cloud::{Cloud, Freshness, Priority, Reload};
 pub use environment::Environment;
-pub use error::{Error, ErrorKind, Outcome, Result, Retry};
+pub use error::{Error, ErrorKind, RequestOutcome, Result, Retry};
 pub use flags::{FlagDef, FlagKind, FlagValues};
 pub use instances::{
     AddressType, Instance, InstanceQuery, InstanceState, Instances, Need, NodeAddress, NodeView, Power,

@@ -28,8 +28,10 @@ use async_trait::async_trait;
 
 use crate::{Freshness, Priority, Result};
 
+mod annotation_record;
 mod annotations;
 mod finding;
+mod left_out;
 mod names;
 mod node;
 mod ownership;
@@ -39,15 +41,18 @@ mod selector;
 mod service;
 mod source_ranges;
 
+pub use annotation_record::AnnotationRecord;
 pub use annotations::{AnnotationDoc, AnnotationReader, AnnotationTable, IgnoredValue, InvalidField};
 pub use finding::{Field, ServiceFinding, Severity};
+pub use left_out::NodeLeftOut;
 pub use names::{default_name, truncated};
 pub use node::{AddressGroup, NodeSet, ServiceNode};
 pub use ownership::{ClusterTag, Ownership, OwnershipTag};
 pub use reconcile_metrics::{ReconcileMetrics, ReconcileMetricsConfig, Reconciliation};
 pub use report::{
-    Blocked, Condition, Discovery, Effect, Effects, Ingress, IpMode, MemberReport, MemberState, OrphanPart,
-    PartReport, PartState, ServiceEvent, ServiceParts, StepDescription, StepReport,
+    Blocked, Condition, Discovery, Effect, Effects, FormerLoadBalancer, Ingress, IpMode, MemberReport,
+    MemberState, OrphanPart, PartReport, PartState, ServiceEvent, ServiceParts, StepDescription, StepObjects,
+    StepReport,
 };
 pub use selector::NodeSelector;
 pub use service::{
@@ -95,24 +100,17 @@ pub trait LoadBalancers: Send + Sync {
 }
 
 impl dyn LoadBalancers + '_ {
-    /// The view with which to clean up a Service that was ours, with this `last` view, and now has the class of another
-    /// controller: as it was between the two, of type ClusterIP, since the class can only be set together with the type. Ports and
-    /// annotations are those of before, when it was ours, and the status is not that of the other controller. `None` if the class
-    /// is not another controller's, or if it has no finalizer of ours.
+    /// The view with which to clean up a Service that was ours, with this `last` view, and for which another controller is
+    /// responsible now: see [`ServiceView::cleanup`]. `None` if the Service is still ours, if this provider leaves the load
+    /// balancer unchanged in this case, or if the Service has no finalizer of ours.
     #[must_use]
     pub fn cleanup_view(&self, service: &ServiceView, last: &ServiceView) -> Option<ServiceView> {
-        if service.class.is_none() || self.claims(service) == Claim::Ours {
+        if self.claims(service) == Claim::Ours {
             return None;
         }
-        let view = ServiceView {
-            service_type: ServiceType::ClusterIp,
-            class: None,
-            ingress: Vec::new(),
-            finalizers: service.finalizers.clone(),
-            deleting: service.deleting,
-            ..last.clone()
-        };
-        self.finalizers(&view).needs_cleanup(&view).then_some(view)
+        let view = service.cleanup(last);
+        let needs_cleanup = self.finalizers(&view).needs_cleanup(&view);
+        (needs_cleanup && self.claims(&view) == Claim::Ours).then_some(view)
     }
 }
 
@@ -125,7 +123,8 @@ pub enum Claim {
     /// finalizer is removed and the status cleared when it is deleted or is no longer of type LoadBalancer.
     Elsewhere,
     /// A controller unknown to this provider is. The Service is left unchanged, its finalizer included, unless it was ours
-    /// before: then its load balancer is deleted first.
+    /// before: then its load balancer is deleted. A process that did not see the change deletes it with the Service, if the
+    /// cloud [proves](FormerLoadBalancer) that it is ours.
     NotOurs,
 }
 
@@ -133,14 +132,30 @@ pub enum Claim {
 #[derive(Clone, Debug, Default)]
 pub struct ClusterSnapshot {
     /// All Services that have, want or wanted a load balancer: those of type LoadBalancer, those with our finalizer, and
-    /// those with a load balancer in their status. Others may be among them.
+    /// those with a load balancer in their status. Others may be among them. In the order of their ids.
     pub services: Vec<Arc<ServiceView>>,
     /// The nodes and the cluster itself.
     pub cluster: ClusterView,
 }
 
+impl ClusterSnapshot {
+    /// A snapshot of these Services, in any order.
+    #[must_use]
+    pub fn new(mut services: Vec<Arc<ServiceView>>, cluster: ClusterView) -> Self {
+        services.sort_by(|a, b| a.id.cmp(&b.id));
+        Self { services, cluster }
+    }
+
+    /// The Service with this id.
+    #[must_use]
+    pub fn service(&self, id: &ServiceId) -> Option<&Arc<ServiceView>> {
+        let found = self.services.binary_search_by(|view| view.id.cmp(id)).ok()?;
+        self.services.get(found)
+    }
+}
+
 /// The part of the [`ClusterSnapshot`] that is the same for all Services.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClusterView {
     /// `--cluster-name`.
     pub name: Arc<str>,
@@ -183,13 +198,16 @@ pub struct Request {
     /// Whether this pass may delete the part if it is an orphan ([`OrphanPart::deletable`]). Without it, a pass over an
     /// orphan does nothing: an incomplete list of Services must not lead to the deletion of a load balancer.
     pub delete_orphan: bool,
+    /// Whether the report contains all members of the part. Otherwise, members are left out that an earlier report said were served,
+    /// and for which nothing has changed since then.
+    pub report_all: bool,
 }
 
 /// A function of the steps that are due.
 pub type Announce = dyn Fn(&[StepDescription]) + Send + Sync;
 
 impl Request {
-    /// A request that announces nothing and deletes no orphan.
+    /// A request that announces nothing, deletes no orphan, and is about all members.
     #[must_use]
     pub fn new(snapshot: Arc<ClusterSnapshot>, read: ReadOptions) -> Self {
         Self {
@@ -197,6 +215,7 @@ impl Request {
             read,
             announce: None,
             delete_orphan: false,
+            report_all: true,
         }
     }
 }

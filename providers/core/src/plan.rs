@@ -9,7 +9,7 @@
 //!      |         |      +-----------------------------------------------------------------+
 //!      v         v      |                                                                 |
 //!   discovery: members  inputs, check      desired                                        |
-//!      |                |  (who is frozen)     |                                          |
+//!      |                |  (who is frozen)     |     steps on different objects at a time |
 //!      +--> members ----+----------------------+--> plan --> steps --> send --> fold -----+--> plan again: no steps
 //!                       |                      |             |          |
 //!                       |      observe (all or nothing)   blocked    Accepted: park, poll, continue
@@ -36,20 +36,50 @@
 //!
 //! # Waiting for the cloud
 //!
-//! A change that the cloud accepted is folded in at once, and its ticket is polled ([`Outcome::Accepted`]). The part is
-//! parked meanwhile and its worker is free. Changes that do not need an idle part are sent while the ticket is open
-//! ([`needs_idle`](crate::load_balancer::StepDescription::needs_idle)). If the ticket fails, nothing more is sent before the
-//! part is read again.
+//! A change that the cloud accepted is folded in at once, and its ticket is polled ([`SendOutcome::Accepted`]). The part is
+//! parked meanwhile and its worker is free. If the ticket fails, nothing more is sent before the part is read again.
+//!
+//! By default, steps are sent one after the other, and each waits until the cloud has finished the one before it; only a step
+//! that does not need an idle part is sent earlier ([`needs_idle`](crate::load_balancer::StepDescription::needs_idle)). Where the
+//! cloud works on several objects of a part at a time, a step lists the objects that it changes and those that it uses
+//! ([`StepObjects`](crate::load_balancer::StepObjects)):
+//!
+//! ```text
+//!   plan: check   address   firewall 80   pool           rule
+//!         changes changes   changes       changes, uses  changes, uses
+//!         check   address   firewall 80   pool, check    rule, pool + address
+//!
+//!   time  0 s  check, address, firewall 80 are sent
+//!         1 s  all have ended: the pool is sent
+//!         2 s  the pool has ended: the rule is sent
+//!         3 s  done
+//! ```
+//!
+//! 1. A step is sent when no step before it in the plan, and no accepted step that has not ended, changes an object that it
+//!    changes or uses, or uses one that it changes. At most 32 steps of a part are being sent at a time.
+//! 2. Each accepted step has a ticket. When one has ended, the part is planned again from the observed state with all accepted
+//!    changes, for the cluster as it is then, and what has become possible is sent.
+//! 3. A step that fails holds up only steps on its objects. The part is read again at once if the failure shows that it has
+//!    changed. Accepted changes that the read may not show are folded in again. Other failures are tried again after 5 s, and
+//!    reported when no other step is in progress.
+//! 4. A step that is [one of many](crate::load_balancer::StepDescription::is_one_of_many), such as the membership of a machine,
+//!    and that the cloud refuses permanently, is a blocked difference. It is sent again after five minutes.
+//! 5. After a restart, no ticket is known. The part is read; a change on an object whose operation has not ended is refused by
+//!    the cloud as "not ready", which is busy. An operation that failed is noticed because its object is missing or unchanged.
 //!
 //! The facts of a part are published when its create was accepted ([`PartModel::early_facts`]), so that later parts run while
 //! it is being built. Early facts have no effects, and a part with early facts never counts as serving. If the create fails,
 //! they are withdrawn: the members of later parts become `Frozen`, so their objects stay until they leave. Only annotations that
-//! name the new object are written at once ([`PartModel::early_effects`]).
+//! name the new object are written at once ([`PartModel::early_effects`]). A part that needs an earlier one to have been built
+//! says so ([`PartModel::required_facts`]); its members are `Frozen` until then.
 //!
 //! # Guarantees
 //!
-//! - Before a step that creates, the part was read in the same pass, not from a cache.
+//! - Before a step that creates, the part was read in the same pass, not from a cache, and no create for the same Service in a part
+//!   that replaces this one has ended since the pass began.
 //! - A write whose result is unknown (no answer, or the future was dropped) is never sent again blindly: the part is read.
+//!   Where the cloud takes ids for writes ([`PartCloud::takes_request_ids`]), it is sent again with the same id, which the
+//!   cloud answers with the operation that the first one began.
 //! - Nothing is changed because something is missing, unless a node of the cluster is visible under the same
 //!   credentials ([`PartModel::missing`], [`PartCloud::verify_scope`]).
 //! - An orphan (a part whose Service does not exist) is deleted only by a pass whose request permits it
@@ -83,10 +113,11 @@
 //! address (the destinations of the `nsg` rules), from `lb` to `pool` the pool's id. Sharing: all Services of one (internal
 //! or external) load balancer are members of one `lb` part and so of one PUT; a public IP whose tag lists several Services
 //! has several members. Switching between internal and external means joining `lb/<name>-internal` and leaving `lb/<name>`.
-//! A step that serves several Services names none.
+//! A step that serves several Services names none. `pool` has a step for each machine, one of many, on the machine's object.
 //!
 //! **GCE.** Parts `hc/<name>`, `ig/<zone>`, `lb/<service>`. A step is one insert, patch or delete, `Accepted` until its
-//! operation is DONE; the operation's name is the ticket. Parts depend on the nodes' zones, which is why
+//! operation is DONE; the operation's name is the ticket, and each write has a request id. Steps list their objects, so that
+//! address, health check and firewalls are created at the same time. Parts depend on the nodes' zones, which is why
 //! [`PartModel::parts`] gets the cluster: every Service leaves the part of a zone without nodes. Facts: links of health
 //! check and groups, for the backend service. A fingerprint that does not match (412) is stale. Sharing: the health check
 //! and the groups are shared by all internal Services. They are left after `lb`, which avoids "in use" errors. The address
@@ -99,18 +130,23 @@
 //! id annotation. Network, stack and type cannot be changed, so another desired value is `Blocked`. A disowned Service is
 //! `Claim::Elsewhere`: its load balancer stays, and its finalizer is removed when the Service is deleted.
 
+mod creates;
 mod credentials;
 mod discovery;
 pub mod document;
 mod engine;
+mod index;
 mod key;
 mod memory;
 mod metrics;
 mod model;
 pub mod objects;
+mod order;
 mod pass;
 mod poll;
 mod record;
+mod request_id;
+mod resume;
 mod steps;
 
 pub use credentials::CredentialsCheck;
@@ -118,9 +154,10 @@ pub use engine::Engine;
 pub use key::PartKind;
 pub use metrics::PlanMetrics;
 pub use model::{
-    Change, CheckResult, Fact, GatheredInputs, Member, Membership, Orphan, Outcome, PartCloud, PartModel,
-    PartOutput, Parts, Plan, ScopeCheck, Step, Wait, WriteConflict,
+    CheckResult, CloudChange, Fact, GatheredInputs, Member, Membership, Orphan, PartCloud, PartModel,
+    PartOutput, Parts, Plan, RequiredFacts, ScopeCheck, SendOptions, SendOutcome, Step, Wait, WriteConflict,
 };
 pub use poll::{PollIntervals, PollTiming};
+pub use request_id::RequestId;
 
 pub use crate::part_keys;

@@ -11,6 +11,7 @@ use crate::{
     Cloud, Environment, FlagDef, FlagValues, Result,
     check::{Checker, Finding},
     client::{ClientMetrics, Fences},
+    flags::parse_bool,
     plan::PlanMetrics,
 };
 
@@ -47,7 +48,7 @@ pub struct Provider {
     /// `--allocate-node-cidrs`, replaces that flag; other flags of the framework must not be redefined.
     pub flags: &'static [FlagDef],
     /// Whether the program continues if the cluster refuses to return its client CA, as with
-    /// `--authentication-tolerate-lookup-failure`. For a cloud whose Go program does not read it: the role in use does not
+    /// `--authentication-tolerate-lookup-failure`. For a cloud whose Go cloud-controller-manager does not read it: the role in use does not
     /// grant this right.
     pub client_ca_is_optional: bool,
     /// Controllers of this provider. They run in addition to those of the framework, under the same rules.
@@ -102,6 +103,17 @@ pub struct BuildContext {
     /// Whether this process may write to the cloud. For [`GateConfig::fence`](crate::client::GateConfig) and
     /// [`Gate::fenced_by`](crate::client::Gate::fenced_by).
     pub fences: Fences,
+}
+
+impl BuildContext {
+    /// Whether the program manages routes: `--configure-cloud-routes`, which is true by default.
+    #[must_use]
+    pub fn has_routes(&self) -> bool {
+        let Some([.., last]) = self.flags.given("configure-cloud-routes") else {
+            return true;
+        };
+        parse_bool(last).unwrap_or(true)
+    }
 }
 
 /// All providers linked into this binary, sorted by name. A name that is registered twice is listed twice.

@@ -1,6 +1,6 @@
 //! The contract of routes: Pod networks without an overlay.
 //!
-//! Every node has its own Pod CIDRs (`spec.podCIDRs`). If the cloud's network must know which machine serves them, the route
+//! Every node has its own Pod CIDRs (`spec.podCIDRs`). If the cloud's network must know which instance serves them, the route
 //! controller maintains one route for each.
 //!
 //! ```text
@@ -10,7 +10,7 @@
 //!        |                      ----------->
 //!   [`Desired`]                   observe     all routes; desired ones incomplete    1 or 2 reads
 //!        |                      ----------->
-//!   [`plan`] (pure) --> Changes    apply      one call per direction, all changes    writes
+//!   [`plan`] (pure) --> RouteChanges    apply      one call per direction, all changes    writes
 //!                               ----------->
 //!   conditions, events, retries <---------    a result for each change
 //! ```
@@ -36,7 +36,7 @@
 //!
 //! **AWS.** Route tables, one or several. The next hop is the instance id of the provider ID, so that a changed address
 //! has no effect. One DescribeRouteTables observes. A route is *unfinished* until the source/destination check of its
-//! instance is off. Changes are one call each, bounded by the gate. A route whose instance was deleted is a blackhole;
+//! instance is off. RouteChanges are one call each, bounded by the gate. A route whose instance was deleted is a blackhole;
 //! the route to a stopped instance counts as complete.
 //!
 //! **GCE.** Routes of the network. The next hop is the instance's URL; the handle is the route's name, which a create
@@ -103,10 +103,10 @@ pub trait Routes: Send + Sync {
     ///
     /// A route is created only after every route with the same destination in `delete` is deleted. A refused change does not
     /// block the others. Idempotent: creating an existing route and deleting a missing one succeed.
-    async fn apply(&self, changes: &Changes, priority: Priority) -> Applied;
+    async fn apply(&self, changes: &RouteChanges, priority: Priority) -> Applied;
 }
 
-/// The next hop of a route, in the cloud's terms: an address, or the id of a machine.
+/// The next hop of a route, in the cloud's terms: an address, or the id of an instance.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NextHop(Arc<str>);
 
@@ -133,7 +133,7 @@ impl fmt::Display for NextHop {
 /// The fields of a node that its routes depend on.
 #[derive(Clone, Debug, Default)]
 pub struct RouteNode {
-    /// The fields that identify its machine.
+    /// The fields that identify its instance.
     pub view: Arc<NodeView>,
     /// `status.addresses`.
     pub addresses: Vec<NodeAddress>,
@@ -208,7 +208,7 @@ pub struct RouteLimit {
 
 /// Changes of routes.
 #[derive(Clone, Debug, Default)]
-pub struct Changes {
+pub struct RouteChanges {
     /// Routes to delete, before any with the same destination is created.
     pub delete: Vec<CloudRoute>,
     /// Routes to create; if the limit is lower, the first ones.
@@ -217,7 +217,7 @@ pub struct Changes {
     pub finish: Vec<DesiredRoute>,
 }
 
-impl Changes {
+impl RouteChanges {
     /// Whether there are no changes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -240,7 +240,7 @@ impl Changes {
     }
 }
 
-/// The results of [`Changes`], in the same order.
+/// The results of [`RouteChanges`], in the same order.
 #[derive(Clone, Debug, Default)]
 pub struct Applied {
     /// The results of `delete`.
@@ -254,12 +254,11 @@ pub struct Applied {
 impl Applied {
     /// The same error for all changes.
     #[must_use]
-    pub fn failed(changes: &Changes, error: &Error) -> Self {
-        let failed = |count| vec![Err(error.clone()); count];
+    pub fn failed(changes: &RouteChanges, error: &Error) -> Self {
         Self {
-            deleted: failed(changes.delete.len()),
-            created: failed(changes.create.len()),
-            finished: failed(changes.finish.len()),
+            deleted: vec![Err(error.clone()); changes.delete.len()],
+            created: vec![Err(error.clone()); changes.create.len()],
+            finished: vec![Err(error.clone()); changes.finish.len()],
         }
     }
 }

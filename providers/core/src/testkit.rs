@@ -67,7 +67,21 @@ pub fn context(conf: &str, environment: Environment) -> (TempDir, BuildContext) 
 ///
 /// As [`provider`] and [`context`].
 pub async fn build(name: &str, conf: &str, environment: Environment) -> Result<Arc<dyn Cloud>> {
-    let (provider, (_folder, context)) = (provider(name), context(conf, environment));
+    let (_folder, context) = context(conf, environment);
+    build_in(name, context).await
+}
+
+/// Builds the cloud of a registered provider in this context, after its validation.
+///
+/// # Errors
+///
+/// As of the provider.
+///
+/// # Panics
+///
+/// As [`provider`].
+pub async fn build_in(name: &str, context: BuildContext) -> Result<Arc<dyn Cloud>> {
+    let provider = provider(name);
     (provider.validate)(&context)?;
     (provider.build)(context).await
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ccm_core::{
     AddressType, Cloud, Freshness, Instance, InstanceQuery, InstanceState, Instances, NodeAddress, Power,
     Priority, Result, async_trait,
-    routes::{Applied, Changes, DesiredRoute, NextHop, Observed, RouteNode, Routes},
+    routes::{Applied, DesiredRoute, NextHop, Observed, RouteChanges, RouteNode, Routes},
     testkit::{
         FakeCloud, FakeRoutes,
         conformance::{self, BoxError, RouteSubject, Subject},
@@ -248,7 +248,7 @@ impl Routes for KeepsOldRoutes {
         self.routes.observe(desired, priority).await
     }
 
-    async fn apply(&self, changes: &Changes, priority: Priority) -> Applied {
+    async fn apply(&self, changes: &RouteChanges, priority: Priority) -> Applied {
         let is_created = |deleted: &IpNet| changes.create.iter().any(|new| new.destination == *deleted);
         let mut some = changes.clone();
         some.delete.retain(|deleted| !is_created(&deleted.destination));

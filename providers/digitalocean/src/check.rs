@@ -17,6 +17,7 @@ use crate::{
     load_balancer::{
         annotations,
         desired::{self, Reading},
+        document::field,
         model::Model,
     },
 };
@@ -61,11 +62,10 @@ impl Checker for Inspector {
                 add(&mut report, "token", "account:read", &error);
             }
             Err(error) => {
-                let fix = match error.kind() {
-                    ErrorKind::Unauthenticated => {
-                        "set DO_ACCESS_TOKEN to a token of the account that is not revoked"
-                    }
-                    _ => "check that the API is reachable from this host, then try again",
+                let fix = if error.kind() == ErrorKind::Unauthenticated {
+                    "set DO_ACCESS_TOKEN to a token of the account that is not revoked"
+                } else {
+                    "check that the API is reachable from this host, then try again"
                 };
                 report.findings.push(Finding::of_error("token", &error).fix(fix));
                 report.leave_out("The account: no requests are possible without a token.");
@@ -80,7 +80,12 @@ impl Checker for Inspector {
             }
             let read = api.send(op, &[], &[("per_page", "1")], &Value::Null, Priority::User);
             match in_time(read).await {
-                Ok(_) => readable.push(scope),
+                Ok(answer) => {
+                    readable.push(scope);
+                    if op == Op::LoadBalancerList {
+                        report.findings.extend(missing_tags(&answer));
+                    }
+                }
                 Err(error) => add(&mut report, scope, scope, &error),
             }
         }
@@ -140,6 +145,18 @@ impl Inspector {
     }
 }
 
+/// The finding about load balancers without tags.
+fn missing_tags(listing: &Value) -> Option<Finding> {
+    let balancers = listing["load_balancers"].as_array()?;
+    if !balancers.iter().any(|balancer| balancer[field::TAGS].is_null()) {
+        return None;
+    }
+    let text =
+        "the API returns load balancers without their tags, so that orphaned load balancers are not found";
+    let fix = "delete load balancers without a Service by hand (doctl compute load-balancer list)";
+    Some(Finding::new(Severity::Warning, "tags of load balancers", text).fix(fix))
+}
+
 /// Reports a failed read of `subject`, for which the token needs a scope.
 fn add(report: &mut CloudReport, subject: &str, scope: &str, error: &Error) {
     if error.kind() != ErrorKind::PermissionDenied {
@@ -151,7 +168,6 @@ fn add(report: &mut CloudReport, subject: &str, scope: &str, error: &Error) {
         "account:read" | "vpc:read" => Severity::Warning,
         _ => Severity::Error,
     };
-    let text = format!("the token lacks the scope {scope}");
-    let finding = Finding::new(severity, "scopes of the token", text).fix("create a token with this scope");
-    report.findings.push(finding);
+    let finding = Finding::new(severity, "scopes of the token", format!("the token lacks the scope {scope}"));
+    report.findings.push(finding.fix("create a token with this scope"));
 }

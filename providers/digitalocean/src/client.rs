@@ -1,9 +1,14 @@
 //! The API client. All calls pass the gate.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    str::FromStr,
+    sync::Arc,
+    time::Duration,
+};
 
 use ccm_core::{
-    BuildContext, Error, ErrorKind, Outcome, Priority, Result,
+    BuildContext, Error, ErrorKind, Priority, RequestOutcome, Result, Retry,
     client::{
         Bucket, Gate, GateConfig, Operation as _, Page, Pages, Quota, later, operations,
         rest::{self, Answer, Call, Proxies, RestApi, Target, Tls, reqwest},
@@ -11,13 +16,13 @@ use ccm_core::{
 };
 use http::{HeaderMap, Method, StatusCode};
 use jiff::Timestamp;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use reqwest::RequestBuilder;
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Deserializer, de::DeserializeOwned};
 use serde_json::Value;
 use tokio::time::Instant;
-use tracing::warn;
+use tracing::{debug, warn};
 use url::Url;
 
 use crate::{config::Settings, error};
@@ -32,7 +37,12 @@ const QUOTA: Quota = Quota {
     max_in_flight: 16,
 };
 /// The largest page (API: `per_page`).
-pub(crate) const PER_PAGE: &str = "200";
+const LARGEST_PAGE: u64 = 200;
+/// The largest page of collections of large documents. The API fails to return 200 load balancers with many droplets, and the Go
+/// cloud controller reads 50.
+const LARGE_DOCUMENTS: u64 = 50;
+/// After a page failed, pages are smaller. Their size doubles in this time.
+const PAGES_GROW: Duration = Duration::from_secs(60);
 /// How often a collection is read that changes all the time.
 const LIST_ATTEMPTS: u32 = 3;
 
@@ -79,6 +89,8 @@ operations! {
         TagCreate = "tag_create", BUCKET, IdempotentWrite;
         /// Adds a tag to resources.
         TagAssign = "tag_assign", BUCKET, IdempotentWrite;
+        /// Removes a tag from resources.
+        TagUnassign = "tag_unassign", BUCKET, IdempotentWrite;
     }
 }
 
@@ -98,6 +110,24 @@ pub(crate) struct Api {
     gate: Gate,
     /// The configured requests per second, if the gate allows more in a burst.
     pace: Option<Bucket>,
+    /// Collections whose larger pages failed.
+    small_pages: Arc<Mutex<BTreeMap<&'static str, SmallPages>>>,
+}
+
+/// The page size of a collection whose larger pages failed.
+#[derive(Clone, Copy, Debug)]
+struct SmallPages {
+    size: u64,
+    since: Instant,
+}
+
+impl SmallPages {
+    /// The size to use now: the failure may have been one of the API, not one of the size.
+    fn grown(&self) -> u64 {
+        let doublings = self.since.elapsed().as_secs() / PAGES_GROW.as_secs();
+        let factor = 1_u64.checked_shl(u32::try_from(doublings).unwrap_or(u32::MAX));
+        self.size.saturating_mul(factor.unwrap_or(u64::MAX))
+    }
 }
 
 impl Api {
@@ -128,6 +158,7 @@ impl Api {
             })),
             gate: Gate::new(gate, &context.metrics),
             pace: pace.map(Bucket::new),
+            small_pages: Arc::default(),
         })
     }
 
@@ -185,7 +216,7 @@ impl Api {
         let method = match verb {
             "get" | "list" => Method::GET,
             "update" => Method::PUT,
-            "delete" => Method::DELETE,
+            "delete" | "unassign" => Method::DELETE,
             _ => Method::POST,
         };
         let collection = collection(name);
@@ -195,11 +226,15 @@ impl Api {
             call = call.json(body)?;
         }
         let call = Call { query, ..call };
-        if let Some(pace) = self.pace.as_ref().filter(|_| op.bucket() == BUCKET) {
+        if let Some(pace) = &self.pace
+            && op.bucket() == BUCKET
+        {
             pace.acquire(priority).await.begin();
         }
         match verb {
-            "delete" | "assign" => rest::execute(self, &call, priority).await.map(|()| Value::Null),
+            "delete" | "assign" | "unassign" => {
+                rest::execute(self, &call, priority).await.map(|()| Value::Null)
+            }
             _ => rest::json(self, &call, priority).await,
         }
     }
@@ -235,7 +270,8 @@ impl Api {
         }
     }
 
-    /// One page of a collection, with the number of the next page, and the number of items of all pages.
+    /// The page of a collection that begins with the item `offset`, with the offset of the next page, and the number of items of
+    /// all pages. A page that fails is read again with half its size.
     ///
     /// # Errors
     /// The errors of [`send`](Self::send), and an answer without the collection.
@@ -243,19 +279,60 @@ impl Api {
         &self,
         op: Op,
         filter: &[(&'static str, &str)],
-        number: u64,
+        offset: u64,
         priority: Priority,
     ) -> Result<(Page<T, u64>, Option<u64>)> {
-        let page = number.to_string();
-        let query = [filter, &[("page", page.as_str()), ("per_page", PER_PAGE)]].concat();
-        let answer = self.send(op, &[], &query, &Value::Null, priority).await?;
-        let next = answer.pointer("/links/pages/next");
-        let next = next.filter(|next| !next.is_null()).map(|_| number + 1);
+        let largest = aligned(offset, self.page_size(op));
+        let mut size = largest;
+        loop {
+            match self.page_of_size(op, filter, offset, size, priority).await {
+                Err(error) if size > 1 && is_failure(&error) => {
+                    debug!(operation = op.name(), size, error = error.report(), "A page failed");
+                    size = aligned(offset, size / 2);
+                }
+                // Only the smaller page was the repetition.
+                Err(error) if is_failure(&error) => return Err(error.with_retry(Retry::Backoff)),
+                Ok(page) if size < largest => {
+                    let smaller = SmallPages {
+                        size,
+                        since: Instant::now(),
+                    };
+                    self.small_pages.lock().insert(op.name(), smaller);
+                    return Ok(page);
+                }
+                page => return page,
+            }
+        }
+    }
+
+    async fn page_of_size<T: DeserializeOwned + Send>(
+        &self,
+        op: Op,
+        filter: &[(&'static str, &str)],
+        offset: u64,
+        size: u64,
+        priority: Priority,
+    ) -> Result<(Page<T, u64>, Option<u64>)> {
+        let (page, per_page) = ((offset / size + 1).to_string(), size.to_string());
+        let paging = [("page", page.as_str()), ("per_page", per_page.as_str())];
+        let answer = self.send(op, &[], &[filter, &paging].concat(), &Value::Null, priority).await?;
+        let has_next = answer.pointer("/links/pages/next").is_some_and(|next| !next.is_null());
+        let next = has_next.then_some(offset + size);
         let total = answer.pointer("/meta/total").and_then(Value::as_u64);
         // The API sometimes returns null for an empty list.
         let items: Option<Vec<T>> = take(op, answer, &collection(names(op).0))?;
-        let items = items.unwrap_or_default();
-        Ok((Page { items, next }, total))
+        let page = Page {
+            items: items.unwrap_or_default(),
+            next,
+        };
+        Ok((page, total))
+    }
+
+    /// The page size with which a listing begins.
+    fn page_size(&self, op: Op) -> u64 {
+        let small_pages = self.small_pages.lock();
+        let small = small_pages.get(op.name()).map(SmallPages::grown);
+        small.unwrap_or(u64::MAX).min(largest_page(op))
     }
 
     /// A whole collection. It is read again if it changed between two pages, since an item may be missing then.
@@ -273,13 +350,15 @@ impl Api {
             all.clear();
             let (mut pages, mut totals) = (Pages::start(), BTreeSet::new());
             while !pages.is_complete() {
-                let page = async |number: Option<u64>| {
-                    let number = number.unwrap_or(1);
-                    let (page, total) = self.page(op, filter, number, priority).await?;
-                    totals.extend(total);
-                    Ok(page)
-                };
-                all.extend(pages.next(page).await?.unwrap_or_default());
+                let items = pages
+                    .next(async |offset: Option<u64>| {
+                        let offset = offset.unwrap_or_default();
+                        let (page, total) = self.page(op, filter, offset, priority).await?;
+                        totals.extend(total);
+                        Ok(page)
+                    })
+                    .await?;
+                all.extend(items.unwrap_or_default());
             }
             let count = u64::try_from(all.len()).unwrap_or_default();
             if pages.fetched() == 1 || totals.iter().all(|total| *total == count) {
@@ -294,8 +373,8 @@ impl Api {
     /// # Errors
     /// The API refuses the token, or cannot be reached.
     pub(crate) async fn account(&self, priority: Priority) -> Result<()> {
-        let account = self.send(Op::AccountGet, &[], &[], &Value::Null, priority);
-        account.await.map(drop)
+        self.send(Op::AccountGet, &[], &[], &Value::Null, priority).await?;
+        Ok(())
     }
 
     /// The region of the droplet on which this program runs. `metadata`: URL of the metadata service.
@@ -305,35 +384,43 @@ impl Api {
     pub(crate) async fn metadata_region(&self, metadata: &Url) -> Result<String> {
         let mut url = metadata.clone();
         url.set_path("metadata/v1/region");
-        let failed = || {
-            let text = "the metadata service did not return a region; set REGION";
-            Error::new(ErrorKind::Unavailable, text)
-        };
-        let read = async || {
-            let answer = self.http.get(url.clone()).send().await?;
-            answer.error_for_status()?.text().await
-        };
-        let attempt = || async {
-            let text = read().await;
-            let text = text.map_err(|error| failed().with_source(error.without_url()))?;
-            let slug = Some(text.trim().to_owned()).filter(|slug| !slug.is_empty());
-            slug.ok_or_else(failed)
-        };
-        self.gate.call(Op::MetadataGet, Priority::User, attempt).await
+        self.gate
+            .call(Op::MetadataGet, Priority::User, || async {
+                let error = Error::new(
+                    ErrorKind::Unavailable,
+                    "the metadata service did not return a region; set REGION",
+                );
+                match self.text(&url).await {
+                    Ok(text) if !text.trim().is_empty() => Ok(text.trim().to_owned()),
+                    Ok(_) => Err(error),
+                    Err(source) => Err(error.with_source(source.without_url())),
+                }
+            })
+            .await
+    }
+
+    /// The body of the answer to a plain GET.
+    async fn text(&self, url: &Url) -> Result<String, reqwest::Error> {
+        self.http.get(url.clone()).send().await?.error_for_status()?.text().await
     }
 
     fn observe_rate(&self, headers: &HeaderMap) {
-        let number = |name: &str| headers.get(name)?.to_str().ok()?.trim().parse::<i64>().ok();
-        let count = |name: &str| u32::try_from(number(name)?).ok();
-        let (Some(limit), Some(remaining)) = (count("ratelimit-limit"), count("ratelimit-remaining")) else {
+        let (Some(limit), Some(remaining)) =
+            (header(headers, "ratelimit-limit"), header(headers, "ratelimit-remaining"))
+        else {
             return;
         };
         // Unix time at which the oldest request of the hour no longer counts.
-        let left = number("ratelimit-reset").map(|reset| reset.saturating_sub(Timestamp::now().as_second()));
-        let left = left.and_then(|left| u64::try_from(left).ok());
-        let reset = left.map(|left| later(Instant::now(), Duration::from_secs(left)));
+        let reset = header::<i64>(headers, "ratelimit-reset")
+            .and_then(|reset| u64::try_from(reset.saturating_sub(Timestamp::now().as_second())).ok())
+            .map(|seconds| later(Instant::now(), Duration::from_secs(seconds)));
         self.gate.bucket(BUCKET).observe_remaining(remaining, limit, reset);
     }
+}
+
+/// A header as a number.
+fn header<T: FromStr>(headers: &HeaderMap, name: &str) -> Option<T> {
+    headers.get(name)?.to_str().ok()?.trim().parse().ok()
 }
 
 /// Ignores the error of a token that lacks the scope for an optional check.
@@ -343,6 +430,24 @@ pub(crate) fn accept_without_right(error: Error) -> Result<()> {
     }
     warn!(error = error.report(), "Skipped an optional check: the token lacks the scope");
     Ok(())
+}
+
+/// The page size with which a listing begins, unless a page of that size failed.
+fn largest_page(op: Op) -> u64 {
+    match op {
+        Op::LoadBalancerList | Op::DropletList => LARGE_DOCUMENTS,
+        _ => LARGEST_PAGE,
+    }
+}
+
+/// The largest page size up to `size` with which a page begins at this offset.
+fn aligned(offset: u64, size: u64) -> u64 {
+    (1..=size).rev().find(|size| offset.is_multiple_of(*size)).unwrap_or(1)
+}
+
+/// Whether a smaller page may succeed.
+fn is_failure(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout)
 }
 
 /// The document kind and the verb of an operation: `load_balancer` and `create`.
@@ -363,7 +468,7 @@ fn take<T: DeserializeOwned + Send>(op: Op, mut answer: Value, field: &str) -> R
     let unreadable = || {
         let text = format!("the answer has no {field}, or its format is unexpected");
         // A write with an unreadable answer may have succeeded.
-        let error = Error::new(ErrorKind::Unavailable, text).with_outcome(Outcome::Unknown);
+        let error = Error::new(ErrorKind::Unavailable, text).with_outcome(RequestOutcome::Unknown);
         error.with_operation(op.name())
     };
     let value = answer.get_mut(field).map(Value::take).ok_or_else(unreadable)?;
@@ -401,8 +506,31 @@ impl RestApi for Api {
         request.bearer_auth(token.secret.expose_secret())
     }
 
+    /// A deletion that was carried out is answered with 204. Another success, as of a proxy, says nothing about it.
+    fn is_success(&self, (): (), method: &Method, status: StatusCode) -> bool {
+        match *method {
+            Method::GET => status == StatusCode::OK,
+            Method::DELETE => status == StatusCode::NO_CONTENT,
+            _ => status.is_success(),
+        }
+    }
+
     fn refused(&self, target: &Target, answer: &Answer) -> Error {
-        error::refused(target, answer)
+        if answer.status.is_success() {
+            let text = format!("{target}: unexpected status {}", answer.status.as_u16());
+            let error = Error::new(ErrorKind::Unavailable, text).with_outcome(RequestOutcome::Unknown);
+            return error.with_status(answer.status.as_u16());
+        }
+        let error = error::refused(target, answer);
+        let is_listing = target.method == Method::GET
+            && ["/load_balancers", "/droplets"].iter().any(|end| target.path.ends_with(end));
+        match error.retry() {
+            // The same page would probably fail again. `page` reads a smaller one.
+            Retry::Backoff if is_listing && error.kind() == ErrorKind::Unavailable => {
+                error.with_retry(Retry::Never)
+            }
+            _ => error,
+        }
     }
 
     fn answered(&self, _: Op, _: &Method, answer: Option<(StatusCode, &HeaderMap)>, _: Duration) {
@@ -418,11 +546,11 @@ pub(crate) struct Droplet {
     #[serde(deserialize_with = "number")]
     pub(crate) id: String,
     pub(crate) name: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     pub(crate) status: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     pub(crate) size_slug: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     pub(crate) region: Region,
     pub(crate) networks: Option<Networks>,
 }
@@ -432,10 +560,17 @@ fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error
     u64::deserialize(deserializer).map(|number| number.to_string())
 }
 
+/// Deserializes null as the default: one such field must not make a page unreadable.
+fn or_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
+    deserializer: D,
+) -> Result<T, D::Error> {
+    Option::deserialize(deserializer).map(Option::unwrap_or_default)
+}
+
 /// A region.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(crate) struct Region {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     pub(crate) slug: String,
 }
 
@@ -443,7 +578,9 @@ pub(crate) struct Region {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Networks {
+    #[serde(deserialize_with = "or_default")]
     pub(crate) v4: Vec<NetworkAddress>,
+    #[serde(deserialize_with = "or_default")]
     pub(crate) v6: Vec<NetworkAddress>,
 }
 
@@ -451,8 +588,9 @@ pub(crate) struct Networks {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct NetworkAddress {
+    #[serde(deserialize_with = "or_default")]
     pub(crate) ip_address: String,
-    #[serde(rename = "type")]
+    #[serde(rename = "type", deserialize_with = "or_default")]
     pub(crate) kind: String,
 }
 
@@ -460,8 +598,10 @@ pub(crate) struct NetworkAddress {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub(crate) struct Certificate {
+    #[serde(deserialize_with = "or_default")]
     pub(crate) id: String,
+    #[serde(deserialize_with = "or_default")]
     pub(crate) name: String,
-    #[serde(rename = "type")]
+    #[serde(rename = "type", deserialize_with = "or_default")]
     pub(crate) kind: String,
 }

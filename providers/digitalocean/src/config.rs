@@ -129,7 +129,7 @@ pub(crate) fn load(context: &BuildContext, files: &mut ConfigFiles) -> Result<Pa
     let (path, environment) = (context.cloud_config.as_deref(), &context.environment);
     config::load_yaml(path, environment, KeyCase::Sensitive, files, |conf, files, problems| {
         if environment.var("DO_IP_ADDR_FAMILIES").is_some() {
-            let text = "the Go cloud controller did not read this variable; here it limits the external addresses of \
+            let text = "the Go cloud-controller-manager did not read this variable; here it limits the external addresses of \
                         nodes; without ipv4, most external load balancers do not follow the nodes";
             problems.warn(KeyPath::key("ipAddrFamilies"), text);
         }
@@ -144,33 +144,42 @@ fn resolve(conf: &CloudConf, files: &mut ConfigFiles, problems: &mut Problems) -
     let metrics_addr = address("metricsAddr", &conf.metrics_addr, problems);
     let debug_addr = address("debugAddr", &conf.debug_addr, problems);
     let (region, cluster_id, vpc) = (&conf.region, &conf.cluster_id, &conf.cluster_vpc_id);
-    let mut require = |is_valid: bool, key: &'static str, text: &str| {
-        problems.require(is_valid, KeyPath::key(key), text);
-    };
-    let text = format!("{region:?} is not the slug of a region; write one such as nyc3");
-    require(is_slug(region), "region", &text);
-    let text = "only letters, digits, colons, dashes and underscores, at most 251: it is part of a tag";
-    require(is_tag(&format!("k8s:{cluster_id}")), "clusterId", text);
-    let text = format!("{vpc:?} is not the UUID of a VPC");
-    require(vpc.is_empty() || is_uuid(vpc), "clusterVpcId", &text);
-    let is_rate = conf.rate_limit_qps.is_none_or(|qps| qps > 0.0);
-    let text = "must be more than 0; leave it out for the API's own limits";
-    require(is_rate, "apiRateLimitQps", text);
-    let has_timeout = !conf.request_timeout.to_std().is_zero();
-    let text = "must be more than 0; the default is 30s";
-    require(has_timeout, "requestTimeout", text);
-    check_firewall(conf, require);
+    problems.require(
+        is_slug(region),
+        KeyPath::key("region"),
+        format!("{region:?} is not the slug of a region; write one such as nyc3"),
+    );
+    problems.require(
+        is_tag(&format!("k8s:{cluster_id}")),
+        KeyPath::key("clusterId"),
+        "only letters, digits, colons, dashes and underscores, at most 251: it is part of a tag",
+    );
+    problems.require(
+        vpc.is_empty() || is_uuid(vpc),
+        KeyPath::key("clusterVpcId"),
+        format!("{vpc:?} is not the UUID of a VPC"),
+    );
+    problems.require(
+        conf.rate_limit_qps.is_none_or(|qps| qps > 0.0),
+        KeyPath::key("apiRateLimitQps"),
+        "must be more than 0; leave it out for the API's own limits",
+    );
+    problems.require(
+        !conf.request_timeout.to_std().is_zero(),
+        KeyPath::key("requestTimeout"),
+        "must be more than 0; the default is 30s",
+    );
+    check_firewall(conf, problems);
     if problems.has_errors() {
         return None;
     }
-    let some = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
     Some(Settings {
         token: token?,
         url: api_url?,
-        region: some(region),
+        region: non_empty(region),
         metadata_url: metadata_url?,
-        cluster_id: some(cluster_id),
-        vpc: some(vpc),
+        cluster_id: non_empty(cluster_id),
+        vpc: non_empty(vpc),
         metrics_addr,
         debug_addr,
         conf: conf.clone(),
@@ -181,62 +190,78 @@ fn resolve(conf: &CloudConf, files: &mut ConfigFiles, problems: &mut Problems) -
 /// a new token in the file. Files usually end with a line break.
 fn token(conf: &CloudConf, files: &mut ConfigFiles, problems: &mut Problems) -> Option<SecretString> {
     let path = Path::new(&conf.access_token_file);
-    let (key, text) = match &conf.access_token {
-        _ if path != Path::new("") => {
-            let text = files.read(path);
-            let text = text.map(|text| String::from_utf8(text).unwrap_or_default());
-            let text = text.map_err(|error| format!("could not read {}: {error}", path.display()));
-            ("accessTokenFile", text)
-        }
-        Some(token) => ("accessToken", Ok(token.expose_secret().to_owned())),
-        None => {
-            let text = "missing; set it to an API token, or DO_ACCESS_TOKEN_FILE to a file with one";
-            ("accessToken", Err(text.to_owned()))
-        }
+    let (key, text) = if path != Path::new("") {
+        let text = match files.read(path) {
+            Ok(bytes) => Ok(String::from_utf8(bytes).unwrap_or_default()),
+            Err(error) => Err(format!("could not read {}: {error}", path.display())),
+        };
+        ("accessTokenFile", text)
+    } else if let Some(token) = &conf.access_token {
+        ("accessToken", Ok(token.expose_secret().to_owned()))
+    } else {
+        let text = "missing; set it to an API token, or DO_ACCESS_TOKEN_FILE to a file with one";
+        ("accessToken", Err(text.to_owned()))
     };
-    let token = text.and_then(|text| {
-        let token = text.trim();
-        let is_valid = !token.is_empty() && token.chars().all(|c| c.is_ascii_graphic());
-        let wrong = "invalid token: empty, or with blanks, line breaks or non-ASCII characters";
-        is_valid.then(|| token.into()).ok_or_else(|| wrong.to_owned())
-    });
-    token.map_err(|text| problems.error(KeyPath::key(key), text)).ok()
+    let problem = match &text {
+        Ok(text) if is_token(text.trim()) => return Some(text.trim().into()),
+        Ok(_) => "invalid token: empty, or with blanks, line breaks or non-ASCII characters",
+        Err(problem) => problem,
+    };
+    problems.error(KeyPath::key(key), problem.to_owned());
+    None
+}
+
+/// Whether the text can be sent as a token.
+fn is_token(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|c| c.is_ascii_graphic())
+}
+
+/// A text that is set.
+pub(crate) fn non_empty(text: &str) -> Option<String> {
+    (!text.is_empty()).then(|| text.to_owned())
 }
 
 fn url(key: &str, text: &str, problems: &mut Problems) -> Option<Url> {
-    let url = Url::parse(text).ok();
-    let url = url.filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
-    // It may have a password.
-    let text = format!("not a URL with http or https and a host; write one such as {API}");
-    problems.require(url.is_some(), KeyPath::key(key), text);
+    let url = Url::parse(text)
+        .ok()
+        .filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
+    // The text is not shown, because it may have a password.
+    let problem = format!("not a URL with http or https and a host; write one such as {API}");
+    problems.require(url.is_some(), KeyPath::key(key), problem);
     url
 }
 
-fn check_firewall(conf: &CloudConf, mut require: impl FnMut(bool, &'static str, &str)) {
+fn check_firewall(conf: &CloudConf, problems: &mut Problems) {
     let (name, tags) = (&conf.firewall_name, &conf.firewall_tags);
-    let text = "missing; set the tags of the firewall's droplets, or leave out its name, too";
-    let is_complete = name.is_empty() || !tags.is_empty();
-    require(is_complete, "publicAccessFirewallTags", text);
-    let text = "missing; set the firewall's name, or leave out its tags, too";
-    let is_complete = tags.is_empty() || !name.is_empty();
-    require(is_complete, "publicAccessFirewallName", text);
-    let text = format!("{name:?} is not a valid firewall name; use letters, digits, dots and dashes");
+    problems.require(
+        name.is_empty() || !tags.is_empty(),
+        KeyPath::key("publicAccessFirewallTags"),
+        "missing; set the tags of the firewall's droplets, or leave out its name, too",
+    );
+    problems.require(
+        tags.is_empty() || !name.is_empty(),
+        KeyPath::key("publicAccessFirewallName"),
+        "missing; set the firewall's name, or leave out its tags, too",
+    );
     // The API description: ^[a-zA-Z0-9][a-zA-Z0-9\.-]+$
-    let is_valid = name.is_empty() || (name.len() > 1 && is_name(name));
-    require(is_valid, "publicAccessFirewallName", &text);
+    problems.require(
+        name.is_empty() || (name.len() > 1 && is_name(name)),
+        KeyPath::key("publicAccessFirewallName"),
+        format!("{name:?} is not a valid firewall name; use letters, digits, dots and dashes"),
+    );
     if let Some(tag) = tags.iter().find(|tag| !is_tag(tag)) {
         let text = format!("{tag:?} is not a valid tag; use letters, digits, colons, dashes and underscores");
-        require(false, "publicAccessFirewallTags", &text);
+        problems.error(KeyPath::key("publicAccessFirewallTags"), text);
     }
 }
 
-/// `host:port`. Without a host: all addresses.
+/// `host:port`. Without a host: all addresses of both families.
 fn address(key: &str, text: &str, problems: &mut Problems) -> Option<String> {
     let parts = text.rsplit_once(':').filter(|(_, port)| port.parse::<u16>().is_ok());
     let shown = format!("{text:?} is not an address; write host:port, such as 127.0.0.1:9090");
     problems.require(text.is_empty() || parts.is_some(), KeyPath::key(key), shown);
     let (host, port) = parts?;
-    let host = if host.is_empty() { "0.0.0.0" } else { host };
+    let host = if host.is_empty() { "[::]" } else { host };
     Some(format!("{host}:{port}"))
 }
 
@@ -246,14 +271,13 @@ fn is_slug(text: &str) -> bool {
 
 /// Whether a text may be the name of a load balancer or firewall.
 pub(crate) fn is_name(text: &str) -> bool {
-    let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-');
-    text.starts_with(|c: char| c.is_ascii_alphanumeric()) && text.chars().all(is_allowed)
+    text.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-'))
 }
 
 /// Whether a text may be a tag (API: tags).
 fn is_tag(text: &str) -> bool {
-    let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, ':' | '-' | '_');
-    text.len() <= TAG_MAX && text.chars().all(is_allowed)
+    text.len() <= TAG_MAX && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, ':' | '-' | '_'))
 }
 
 /// Whether a text has the format of the API's IDs.

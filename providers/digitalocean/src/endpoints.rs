@@ -9,7 +9,8 @@ use ccm_core::{
     Priority, Result,
     check::in_time,
     controllers::{
-        ControllerContext, ControllerDef, ControllerFuture, ControllerMetrics, Needs, metrics_text,
+        ControllerContext, ControllerDef, ControllerFuture, ControllerMetrics, ControllerNames, Needs,
+        metrics_text,
     },
 };
 use tokio::net::TcpListener;
@@ -19,15 +20,19 @@ use crate::{DigitalOcean, client::Api};
 
 /// The controller that runs the servers.
 pub(crate) const CONTROLLER: ControllerDef = ControllerDef {
-    name: "do-endpoints-controller",
-    aliases: &["do-endpoints"],
-    migration_name: None,
-    client_name: "do-endpoints-controller",
+    names: ControllerNames {
+        name: "do-endpoints-controller",
+        aliases: &["do-endpoints"],
+        migration_name: None,
+        client_name: "do-endpoints-controller",
+    },
     default_on: true,
     needs: |setup| {
-        let is_configured = |cloud: &DigitalOcean| cloud.settings.has_endpoints();
-        let why = "neither METRICS_ADDR nor DEBUG_ADDR is set";
-        setup.needs_if(is_configured, why, Needs::default())
+        setup.needs_if(
+            |cloud: &DigitalOcean| cloud.settings.has_endpoints(),
+            "neither METRICS_ADDR nor DEBUG_ADDR is set",
+            Needs::default(),
+        )
     },
     start,
 };
@@ -48,7 +53,7 @@ fn start(context: ControllerContext) -> Result<ControllerFuture> {
 
 async fn serve(address: Option<&str>, router: Router, context: &ControllerContext) {
     let Some(address) = address else { return };
-    let listener = match TcpListener::bind(address).await {
+    let listener = match listen(address).await {
         Ok(listener) => listener,
         Err(error) => {
             warn!(address, %error, "Could not listen on METRICS_ADDR or DEBUG_ADDR");
@@ -63,12 +68,20 @@ async fn serve(address: Option<&str>, router: Router, context: &ControllerContex
     }
 }
 
-async fn serve_metrics(State(metrics): State<ControllerMetrics>) -> impl IntoResponse {
-    let answer = |status, text| (status, [(CONTENT_TYPE, metrics_text::CONTENT_TYPE)], text);
-    match metrics.read(metrics_text::render) {
-        Ok(text) => answer(StatusCode::OK, text),
-        Err(error) => answer(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+/// Listens on an address. All addresses are those of IPv4 where IPv6 is disabled.
+async fn listen(address: &str) -> std::io::Result<TcpListener> {
+    match (TcpListener::bind(address).await, address.strip_prefix("[::]:")) {
+        (Err(_), Some(port)) => TcpListener::bind(format!("0.0.0.0:{port}")).await,
+        (listener, _) => listener,
     }
+}
+
+async fn serve_metrics(State(metrics): State<ControllerMetrics>) -> impl IntoResponse {
+    let (status, text) = match metrics.read(metrics_text::render) {
+        Ok(text) => (StatusCode::OK, text),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+    };
+    (status, [(CONTENT_TYPE, metrics_text::CONTENT_TYPE)], text)
 }
 
 /// Whether the API answers and accepts the token.
@@ -76,5 +89,26 @@ async fn serve_health(State(api): State<Api>) -> impl IntoResponse {
     match in_time(api.account(Priority::User)).await {
         Ok(()) => (StatusCode::OK, "ok".to_owned()),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.report()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use tokio::net::TcpStream;
+
+    use super::*;
+    use crate::load_balancer::desired::tests::settings;
+
+    #[tokio::test]
+    async fn an_address_without_a_host_is_served_to_both_families() {
+        let address = settings(&[("METRICS_ADDR", ":0")]).metrics_addr.unwrap();
+        let listener = listen(&address).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+        // A host may have no IPv6.
+        if TcpListener::bind("[::1]:0").await.is_ok() {
+            TcpStream::connect(("::1", port)).await.unwrap();
+        }
     }
 }

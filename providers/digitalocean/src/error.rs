@@ -22,7 +22,7 @@ pub(crate) const BUSY: Duration = Duration::from_secs(15);
 /// The body of an error answer. It is empty if a proxy answers with HTML.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct Body {
+struct ErrorBody {
     id: String,
     message: String,
     request_id: String,
@@ -30,7 +30,7 @@ struct Body {
 
 /// The error for an error answer.
 pub(crate) fn refused(target: &Target, answer: &Answer) -> Error {
-    let body: Body = serde_json::from_slice(&answer.body).unwrap_or_default();
+    let body: ErrorBody = serde_json::from_slice(&answer.body).unwrap_or_default();
     let message = body.message.to_lowercase();
     let says = |text: &str| message.contains(text);
     let (kind, retry) = match answer.status.as_u16() {
@@ -41,11 +41,12 @@ pub(crate) fn refused(target: &Target, answer: &Answer) -> Error {
         422 if says("limit") && !says("between") => (ErrorKind::QuotaExceeded, None),
         _ => answer.kind(&target.method),
     };
-    let text = match body.message.is_empty() {
-        true => one_line(&body.id),
-        false => one_line(&body.message),
+    let text = if body.message.is_empty() {
+        &body.id
+    } else {
+        &body.message
     };
-    let mut error = answer.error(target, kind, &text, "x-request-id");
+    let mut error = answer.error(target, kind, &one_line(text), "x-request-id");
     if !body.request_id.is_empty() && answer.header("x-request-id").is_none() {
         error = error.with_context("request_id", one_line(&body.request_id));
     }

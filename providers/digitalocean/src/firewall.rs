@@ -16,15 +16,16 @@ use std::{
 };
 
 use ccm_core::{
-    Error, ErrorKind, Freshness, Outcome, Priority, Result,
+    Error, ErrorKind, Freshness, Priority, RequestOutcome, Result,
     controllers::{
-        Backoff, ControllerContext, ControllerDef, ControllerFuture, ControllerMetrics, Needs, ServiceObject,
+        Backoff, ControllerContext, ControllerDef, ControllerFuture, ControllerMetrics, ControllerNames,
+        Needs, ServiceObject,
     },
     load_balancer::{
         AnnotationReader, IgnoredValue, Protocol, ReadOptions, ServiceId, ServiceType, ServiceView,
         SourceRanges,
     },
-    plan::{PartCloud as _, document::Document},
+    plan::document::Document,
 };
 use prometheus_client::metrics::{counter::Counter, family::Family, histogram::Histogram};
 use serde_json::{Value, json};
@@ -38,7 +39,11 @@ use crate::{
     DigitalOcean,
     client::{Api, Op},
     config::{LbType, Settings},
-    load_balancer::{annotations, desired, document::Balancer},
+    load_balancer::{
+        annotations,
+        desired::{self, Reading},
+        document::{Balancer, field},
+    },
 };
 
 /// Interval between reads of the firewall, to revert changes made by others (upstream's).
@@ -55,18 +60,23 @@ const ANYWHERE: [&str; 2] = ["0.0.0.0/0", "::/0"];
 
 /// The controller.
 pub(crate) const CONTROLLER: ControllerDef = ControllerDef {
-    name: "do-firewall-controller",
-    aliases: &["do-firewall"],
-    migration_name: None,
-    client_name: "do-firewall-controller",
+    names: ControllerNames {
+        name: "do-firewall-controller",
+        aliases: &["do-firewall"],
+        migration_name: None,
+        client_name: "do-firewall-controller",
+    },
     default_on: true,
     needs: |setup| {
-        let is_configured = |cloud: &DigitalOcean| cloud.settings.has_firewall();
         let needs = Needs {
             node_port_services: true,
             ..Needs::default()
         };
-        setup.needs_if(is_configured, "PUBLIC_ACCESS_FIREWALL_NAME is not set", needs)
+        setup.needs_if(
+            |cloud: &DigitalOcean| cloud.settings.has_firewall(),
+            "PUBLIC_ACCESS_FIREWALL_NAME is not set",
+            needs,
+        )
     },
     start,
 };
@@ -74,7 +84,7 @@ pub(crate) const CONTROLLER: ControllerDef = ControllerDef {
 fn start(context: ControllerContext) -> Result<ControllerFuture> {
     let cloud = context.setup.cloud_as::<DigitalOcean>()?;
     let api = cloud.nodes.api.fenced_by(&context.fence);
-    let mut controller = Controller::new(cloud, api, &context.metrics);
+    let mut controller = FirewallController::new(cloud, api, &context.metrics);
     Ok(Box::pin(async move {
         let (services, shutdown) = (&context.services, &context.shutdown);
         let changes = services.subscribe();
@@ -84,7 +94,7 @@ fn start(context: ControllerContext) -> Result<ControllerFuture> {
     }))
 }
 
-struct Controller {
+struct FirewallController {
     cloud: Arc<DigitalOcean>,
     api: Api,
     balancers: Balancers,
@@ -96,18 +106,18 @@ struct Controller {
     failures: u32,
     /// Invalid annotations in the log. Those of load balancers are reported as Events.
     reported: BTreeSet<(ServiceId, String)>,
-    metrics: Metrics,
+    metrics: FirewallMetrics,
 }
 
 /// When the firewall is reconciled next.
-struct Schedule {
+struct FirewallSchedule {
     /// Without a change of Services.
     at: Instant,
     /// The earliest time after a change of Services.
     earliest: Instant,
 }
 
-impl Schedule {
+impl FirewallSchedule {
     /// Waits. Returns whether Services changed, or `None` if no more changes can arrive.
     async fn wait<T>(self, changes: &mut UnboundedReceiver<T>) -> Option<bool> {
         tokio::select! {
@@ -121,7 +131,7 @@ impl Schedule {
     }
 }
 
-impl Controller {
+impl FirewallController {
     fn new(cloud: Arc<DigitalOcean>, api: Api, metrics: &ControllerMetrics) -> Self {
         Self {
             cloud,
@@ -131,7 +141,7 @@ impl Controller {
             read_at: None,
             failures: 0,
             reported: BTreeSet::new(),
-            metrics: Metrics::new(metrics),
+            metrics: FirewallMetrics::new(metrics),
         }
     }
 
@@ -166,9 +176,14 @@ impl Controller {
 
     /// Logs each invalid annotation once.
     fn report(&mut self, services: &[&ServiceView]) {
-        let others = services.iter().filter(|service| !service.wants_load_balancer());
-        let problem = |service: &&ServiceView| Some((service.id.clone(), is_managed(service).1?.to_string()));
-        let found: BTreeSet<_> = others.filter_map(problem).collect();
+        let found: BTreeSet<_> = services
+            .iter()
+            .filter(|service| !service.wants_load_balancer())
+            .filter_map(|service| {
+                let ignored = ManagedFlag::of(service).ignored?;
+                Some((service.id.clone(), ignored.to_string()))
+            })
+            .collect();
         for (service, problem) in found.difference(&self.reported) {
             warn!(%service, problem, "Ignored the invalid value of an annotation");
         }
@@ -176,33 +191,33 @@ impl Controller {
     }
 
     /// Reconciles once. `has_changed`: Services changed since the last success.
-    async fn step(&mut self, services: &[&ServiceView], has_changed: bool) -> Schedule {
+    async fn step(&mut self, services: &[&ServiceView], has_changed: bool) -> FirewallSchedule {
         self.report(services);
         let began = Instant::now();
         let resync = self.read_at.is_none_or(|at| at.elapsed() >= RESYNC);
-        let priority = match has_changed {
-            true => Priority::User,
-            false => Priority::Background,
+        let priority = if has_changed {
+            Priority::User
+        } else {
+            Priority::Background
         };
-        let result = self.reconcile(services, resync.then_some(priority)).await;
+        let result = self.sync_and_reconcile(services, resync.then_some(priority)).await;
         if resync && result.is_ok() {
             self.read_at = Some(began);
         }
-        self.metrics.reconciled(began, resync, result.as_ref().err());
         match result {
             Ok(()) => {
                 if self.failures > 0 {
                     info!("Reconciled the firewall after failures");
                 }
                 self.failures = 0;
-                Schedule {
+                FirewallSchedule {
                     at: self.read_at.unwrap_or(began) + RESYNC,
                     earliest: began,
                 }
             }
             Err(error) => {
                 // The write may have succeeded, or another firewall has the name.
-                if error.outcome() == Outcome::Unknown || error.kind() == ErrorKind::AlreadyExists {
+                if error.outcome() == RequestOutcome::Unknown || error.kind() == ErrorKind::AlreadyExists {
                     self.read_at = None;
                 }
                 // A load balancer in the rules may be deleted.
@@ -216,7 +231,7 @@ impl Controller {
                     _ => debug!(error = report, "Could not reconcile the firewall"),
                 }
                 let now = Instant::now();
-                Schedule {
+                FirewallSchedule {
                     at: now + error.retry().wait(BACKOFF.delay(self.failures)),
                     earliest: now + BACKOFF.first,
                 }
@@ -224,54 +239,85 @@ impl Controller {
         }
     }
 
-    /// Creates or updates the firewall for these Services. `resync`: the priority of a read before.
-    async fn reconcile(&mut self, services: &[&ServiceView], resync: Option<Priority>) -> Result<()> {
+    /// Reads the firewall if that is due, with the priority `resync`, and reconciles it. Both are counted.
+    async fn sync_and_reconcile(
+        &mut self,
+        services: &[&ServiceView],
+        resync: Option<Priority>,
+    ) -> Result<()> {
+        if let Some(priority) = resync {
+            let began = Instant::now();
+            let synced = self.sync(priority).await;
+            self.metrics.synced(began, synced.as_ref().err());
+            synced?;
+        }
+        let began = Instant::now();
+        let result = self.reconcile(services, resync.is_some()).await;
+        self.metrics.reconciled(began, &result);
+        result?;
+        Ok(())
+    }
+
+    /// Reads the firewall.
+    async fn sync(&mut self, priority: Priority) -> Result<()> {
+        self.observed = self.find(&self.cloud.settings.conf.firewall_name, priority).await?;
+        Ok(())
+    }
+
+    /// Creates or updates the firewall for these Services. `is_recent`: it was read just now. Returns whether anything was
+    /// written.
+    async fn reconcile(&mut self, services: &[&ServiceView], is_recent: bool) -> Result<bool> {
         self.find_balancers(services).await?;
-        let settings = &self.cloud.settings;
-        let desired = desired_firewall(services, settings, &self.balancers);
-        let name = &settings.conf.firewall_name;
+        let desired = desired_firewall(services, &self.cloud.settings, &self.balancers);
         // An update replaces all fields, and must not remove droplets that others added meanwhile.
         let differs = self.observed.as_ref().is_some_and(|known| !same(known, &desired));
-        if let Some(priority) = resync.or(differs.then_some(Priority::User)) {
-            self.observed = self.find(name, priority).await?;
+        if differs && !is_recent {
+            self.sync(Priority::User).await?;
         }
+        let name = &self.cloud.settings.conf.firewall_name;
         let Some(observed) = &self.observed else {
             let created = self.write(Op::FirewallCreate, None, &desired).await?;
             info!(name, "Created the firewall");
             self.observed = Some(created);
-            return Ok(());
+            return Ok(true);
         };
         if same(observed, &desired) {
-            return Ok(());
+            return Ok(false);
         }
         let mut body = desired;
-        body["droplet_ids"] = observed.list("droplet_ids").cloned().collect();
+        body[field::DROPLET_IDS] = observed.list(field::DROPLET_IDS).cloned().collect();
         let updated = self.write(Op::FirewallUpdate, Some(observed.id()), &body).await?;
         info!(name, "Updated the firewall");
         self.observed = Some(updated);
-        Ok(())
+        Ok(true)
     }
 
     /// Finds the load balancers of Services that are not known yet.
     async fn find_balancers(&mut self, services: &[&ServiceView]) -> Result<()> {
-        let ids = services.iter();
-        let ids = ids.filter_map(|service| service.annotation(annotations::ID));
-        let ids: BTreeSet<_> = ids.collect();
+        let ids: BTreeSet<_> =
+            services.iter().filter_map(|service| service.annotation(annotations::ID)).collect();
         self.balancers.retain(|id, _| ids.contains(&**id));
-        let settings = &self.cloud.settings;
-        let is_refused =
-            |service: &&ServiceView| !desired::read(service, settings, None, None).invalid.is_empty();
         // A refused Service needs the present ports of its load balancer.
-        if ids.len() > self.balancers.len() || services.iter().any(is_refused) {
-            let freshness = match self.failures {
-                0 => Freshness::AtMost(RESYNC),
-                _ => Freshness::now(),
-            };
-            let priority = Priority::User;
-            let read = ReadOptions { freshness, priority };
-            let directory = self.cloud.engine.cloud().directory(read).await?;
-            let found = |id: &str| Some((id.to_owned(), Arc::clone(directory.by_id(id)?)));
-            self.balancers.extend(ids.into_iter().filter_map(found));
+        let needs_read = ids.len() > self.balancers.len()
+            || services.iter().any(|service| {
+                let reading = desired::read(service, &self.cloud.settings, None, None);
+                !reading.invalid.is_empty()
+            });
+        if !needs_read {
+            return Ok(());
+        }
+        let read = ReadOptions {
+            freshness: if self.failures == 0 {
+                Freshness::AtMost(RESYNC)
+            } else {
+                Freshness::now()
+            },
+            priority: Priority::User,
+        };
+        for id in ids {
+            if let Some(found) = self.cloud.engine.cloud().existing(id, read).await? {
+                self.balancers.insert(id.to_owned(), found);
+            }
         }
         Ok(())
     }
@@ -280,9 +326,12 @@ impl Controller {
     async fn find(&self, name: &str, priority: Priority) -> Result<Option<Firewall>> {
         let api = &self.api;
         if let Some(known) = &self.observed {
-            let read = api.find(Op::FirewallGet, known.id(), priority);
-            if let Some(found) = self.metrics.call("get_by_id", read).await? {
-                return Ok(Some(found));
+            let path = [known.id()];
+            let read = api.write(Op::FirewallGet, &path, &Value::Null, priority);
+            match self.metrics.call("get_by_id", read).await {
+                // It was deleted, and perhaps created again.
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                read => return read.map(Some),
             }
         }
         let list = api.list::<Firewall>(Op::FirewallList, &[], priority);
@@ -292,8 +341,7 @@ impl Controller {
 
     async fn write(&self, op: Op, id: Option<&str>, body: &Value) -> Result<Firewall> {
         let label = if id.is_some() { "update" } else { "create" };
-        let path: Vec<_> = id.into_iter().collect();
-        let write = self.api.write(op, &path, body, Priority::User);
+        let write = self.api.write(op, id.as_slice(), body, Priority::User);
         self.metrics.call(label, write).await
     }
 }
@@ -301,113 +349,165 @@ impl Controller {
 /// A firewall as returned by the API.
 type Firewall = Document;
 
-/// A normalized rule: protocol, ports, and the addresses and load balancers.
-type Rule = (String, String, BTreeSet<String>);
-
 /// Load balancers of Services by ID, for the fields that cannot be changed. The annotations may request others.
 type Balancers = BTreeMap<String, Arc<Balancer>>;
 
 /// The firewall that the Services need.
 fn desired_firewall(services: &[&ServiceView], settings: &Settings, balancers: &Balancers) -> Value {
-    let anywhere = || json!({ "addresses": ANYWHERE });
-    let mut rules: BTreeMap<(String, String), Vec<Value>> = BTreeMap::new();
-    let mut add = |protocol: Protocol, port: u64, sources: Value| {
-        let protocol = protocol.as_str().to_lowercase();
-        let known = rules.entry((protocol, port.to_string())).or_default();
-        if port != 0 && !known.contains(&sources) {
-            known.push(sources);
-        }
-    };
+    let mut rules = InboundRules::default();
     for service in services {
-        if !is_managed(service).0 || service.deleting {
+        if !ManagedFlag::of(service).is_managed || service.deleting {
             continue;
         }
-        let ports = service.ports.iter();
-        let ports = ports.filter(|port| port.protocol != Protocol::Sctp);
         match service.service_type {
             ServiceType::NodePort => {
-                ports.for_each(|port| add(port.protocol, port.node_port.into(), anywhere()));
+                for port in &service.ports {
+                    rules.add(port.protocol, port.node_port.into(), &anywhere());
+                }
             }
             ServiceType::LoadBalancer if service.class.is_none() => {
-                let Some((health_port, frozen)) = health_port(service, settings, balancers) else {
-                    continue;
-                };
-                // The API may refuse the whole firewall because of an ID that it does not know.
-                let id = service.annotation(annotations::ID);
-                let sources = match id.filter(|id| balancers.contains_key(*id)) {
-                    Some(id) => json!({ "load_balancer_uids": [id] }),
-                    None => anywhere(),
-                };
-                let frozen = frozen.map(Document::fields);
-                let checked = frozen.and_then(|fields| fields["health_check"]["port"].as_u64());
-                for port in checked.into_iter().chain([health_port]) {
-                    add(Protocol::Tcp, port, sources.clone());
-                }
-                let (ranges, _) = SourceRanges::of_spec(service);
-                let ranges: Vec<_> = ranges.iter().map(ToString::to_string).collect();
-                let clients = match ranges.is_empty() {
-                    true => anywhere(),
-                    false => json!({ "addresses": ranges }),
-                };
-                ports.for_each(|port| add(port.protocol, port.port.into(), clients.clone()));
-                let kept = frozen.and_then(|fields| fields["forwarding_rules"].as_array());
-                for rule in kept.into_iter().flatten() {
-                    let is_udp = rule["entry_protocol"] == "udp";
-                    let protocol = if is_udp { Protocol::Udp } else { Protocol::Tcp };
-                    let port = rule["entry_port"].as_u64().unwrap_or_default();
-                    add(protocol, port, clients.clone());
+                if let Some(target) = NetworkTarget::of(service, settings, balancers) {
+                    rules.add_balancer(service, &target, balancers);
                 }
             }
             _ => {}
         }
     }
-    let inbound = rules.into_iter().flat_map(|((protocol, ports), sources)| {
-        let rule = move |sources| json!({"protocol": protocol, "ports": ports, "sources": sources});
-        sources.into_iter().map(rule).collect::<Vec<_>>()
-    });
-    let inbound: Vec<_> = inbound.collect();
+    let inbound = rules.documents();
     let outbound = [("tcp", "all"), ("udp", "all"), ("icmp", "0")].map(|(protocol, ports)| {
         json!({"protocol": protocol, "ports": ports, "destinations": {"addresses": ANYWHERE}})
     });
     json!({
-        "name": settings.conf.firewall_name, "tags": settings.conf.firewall_tags, "droplet_ids": [],
-        "inbound_rules": inbound, "outbound_rules": outbound,
+        field::NAME: settings.conf.firewall_name,
+        field::TAGS: settings.conf.firewall_tags,
+        field::DROPLET_IDS: [],
+        "inbound_rules": inbound,
+        "outbound_rules": outbound,
     })
 }
 
-/// Whether the firewall opens the Service's ports, and its value if that is invalid, which counts as true (upstream).
-fn is_managed(service: &ServiceView) -> (bool, Option<IgnoredValue>) {
-    let mut reader = AnnotationReader::new(&service.annotations);
-    let is_managed = reader.lenient_flag(annotations::FIREWALL_MANAGED, true);
-    (is_managed, reader.finish().0.pop())
+fn anywhere() -> Value {
+    json!({ "addresses": ANYWHERE })
 }
 
-/// The port of health checks of a load balancer whose traffic reaches the public addresses of nodes; `None` for others. A
-/// Service with invalid annotations counts only if it has an address: then its load balancer is left unchanged, and is in the
-/// answer, since it keeps its ports.
-fn health_port<'a>(
-    service: &ServiceView,
-    settings: &Settings,
-    balancers: &'a Balancers,
-) -> Option<(u64, Option<&'a Balancer>)> {
-    let id = service.annotation(annotations::ID);
-    let existing = id.and_then(|id| Some(&**balancers.get(id)?));
-    let reading = desired::read(service, settings, existing, None);
-    let spec = reading.spec;
-    let counts = reading.invalid.is_empty() || !service.ingress.is_empty();
-    if !counts {
-        debug!(service = %service.id, "The firewall skips an invalid Service without a load balancer");
+/// The inbound rules: sources by protocol and port.
+#[derive(Default)]
+struct InboundRules(BTreeMap<(String, String), Vec<Value>>);
+
+impl InboundRules {
+    /// Opens a port. A port 0 is not assigned yet, and a firewall cannot open ports of SCTP.
+    fn add(&mut self, protocol: Protocol, port: u64, sources: &Value) {
+        if port == 0 || protocol == Protocol::Sctp {
+            return;
+        }
+        let key = (protocol.as_str().to_lowercase(), port.to_string());
+        let known = self.0.entry(key).or_default();
+        if !known.contains(sources) {
+            known.push(sources.clone());
+        }
     }
-    let frozen = existing.filter(|_| !reading.invalid.is_empty());
-    let is_open = counts && spec.kind == LbType::RegionalNetwork && !spec.internal;
-    is_open.then_some((spec.health_port, frozen))
+
+    /// Opens the ports of a load balancer whose traffic reaches the public addresses of nodes.
+    fn add_balancer(&mut self, service: &ServiceView, target: &NetworkTarget<'_>, balancers: &Balancers) {
+        // The API may refuse the whole firewall because of an ID that it does not know.
+        let checker = match service.annotation(annotations::ID) {
+            Some(id) if balancers.contains_key(id) => json!({ "load_balancer_uids": [id] }),
+            _ => anywhere(),
+        };
+        let (ranges, _) = SourceRanges::of_spec(service);
+        let ranges: Vec<_> = ranges.iter().map(ToString::to_string).collect();
+        let clients = if ranges.is_empty() {
+            anywhere()
+        } else {
+            json!({ "addresses": ranges })
+        };
+        if let Some(frozen) = target.frozen {
+            let checked_port = frozen.fields()[field::HEALTH_CHECK]["port"].as_u64();
+            self.add(Protocol::Tcp, checked_port.unwrap_or_default(), &checker);
+        }
+        self.add(Protocol::Tcp, target.health_port, &checker);
+        for port in &service.ports {
+            self.add(port.protocol, port.port.into(), &clients);
+        }
+        if let Some(frozen) = target.frozen {
+            for rule in frozen.list(field::FORWARDING_RULES) {
+                let protocol = if rule["entry_protocol"] == "udp" {
+                    Protocol::Udp
+                } else {
+                    Protocol::Tcp
+                };
+                self.add(protocol, rule["entry_port"].as_u64().unwrap_or_default(), &clients);
+            }
+        }
+    }
+
+    /// The rules as the API has them.
+    fn documents(&self) -> Vec<Value> {
+        let mut documents = Vec::new();
+        for ((protocol, ports), all_sources) in &self.0 {
+            for sources in all_sources {
+                documents.push(json!({"protocol": protocol, "ports": ports, "sources": sources}));
+            }
+        }
+        documents
+    }
+}
+
+/// The annotation that excludes a Service from the firewall.
+struct ManagedFlag {
+    /// Whether the firewall opens the Service's ports.
+    is_managed: bool,
+    /// The value if it is invalid, which counts as true (upstream).
+    ignored: Option<IgnoredValue>,
+}
+
+impl ManagedFlag {
+    fn of(service: &ServiceView) -> Self {
+        let mut reader = AnnotationReader::new(&service.annotations);
+        let is_managed = reader.lenient_flag(annotations::FIREWALL_MANAGED, true);
+        let (mut ignored, _) = reader.finish();
+        Self {
+            is_managed,
+            ignored: ignored.pop(),
+        }
+    }
+}
+
+/// A load balancer whose traffic reaches the public addresses of nodes.
+struct NetworkTarget<'a> {
+    /// The port of health checks.
+    health_port: u64,
+    /// The existing load balancer if it is left unchanged, so that it keeps its ports.
+    frozen: Option<&'a Balancer>,
+}
+
+impl<'a> NetworkTarget<'a> {
+    /// The target of a Service; `None` if its traffic does not reach public addresses. A Service with invalid annotations counts
+    /// only if it has an address, because then its load balancer is left unchanged.
+    fn of(service: &ServiceView, settings: &Settings, balancers: &'a Balancers) -> Option<Self> {
+        let existing =
+            service.annotation(annotations::ID).and_then(|id| balancers.get(id)).map(|found| &**found);
+        let Reading { spec, invalid, .. } = desired::read(service, settings, existing, None);
+        let is_refused = !invalid.is_empty();
+        if is_refused && service.ingress.is_empty() {
+            debug!(service = %service.id, "The firewall skips an invalid Service without a load balancer");
+            return None;
+        }
+        if spec.kind != LbType::RegionalNetwork || spec.internal {
+            return None;
+        }
+        Some(Self {
+            health_port: spec.health_port,
+            frozen: if is_refused { existing } else { None },
+        })
+    }
 }
 
 /// Whether name, tags and rules are equal in any order.
 fn same(observed: &Firewall, desired: &Value) -> bool {
     let observed = observed.fields();
-    observed.get("name") == desired.get("name")
-        && texts(observed.get("tags")) == texts(desired.get("tags"))
+    observed.get(field::NAME) == desired.get(field::NAME)
+        && texts(observed.get(field::TAGS)) == texts(desired.get(field::TAGS))
         && rules(observed, "inbound_rules") == rules(desired, "inbound_rules")
         && rules(observed, "outbound_rules") == rules(desired, "outbound_rules")
 }
@@ -417,28 +517,27 @@ fn texts(list: Option<&Value>) -> BTreeSet<String> {
     items.filter_map(|item| Some(item.as_str()?.to_owned())).collect()
 }
 
-/// The rules of a list. Rules with the same port are merged. Empty ports, `all` and `0` are equal.
-fn rules(fields: &Value, list: &str) -> BTreeSet<Rule> {
-    let mut rules = BTreeMap::new();
+/// The rules of a list: addresses and load balancers by protocol and ports. Empty ports, `all` and `0` are equal.
+fn rules<'a>(fields: &'a Value, list: &str) -> BTreeMap<(&'a str, &'a str), BTreeSet<String>> {
+    let mut rules: BTreeMap<_, BTreeSet<String>> = BTreeMap::new();
     for rule in fields.get(list).and_then(Value::as_array).into_iter().flatten() {
-        let text = |field: &str| rule[field].as_str().unwrap_or_default().to_owned();
-        let ports = match text("ports").as_str() {
-            "" | "all" | "0" => "all".to_owned(),
-            ports => ports.to_owned(),
+        let protocol = rule["protocol"].as_str().unwrap_or_default();
+        let ports = match rule["ports"].as_str().unwrap_or_default() {
+            "" | "all" | "0" => "all",
+            ports => ports,
         };
-        let peers = rule.get("sources").or_else(|| rule.get("destinations"));
-        let peers =
-            ["addresses", "load_balancer_uids"].map(|field| texts(peers.and_then(|peers| peers.get(field))));
-        let known: &mut BTreeSet<String> = rules.entry((text("protocol"), ports)).or_default();
-        known.extend(peers.into_iter().flatten());
+        let known = rules.entry((protocol, ports)).or_default();
+        if let Some(peers) = rule.get("sources").or_else(|| rule.get("destinations")) {
+            known.extend(texts(peers.get("addresses")));
+            known.extend(texts(peers.get("load_balancer_uids")));
+        }
     }
-    let rule = |((protocol, ports), peers)| (protocol, ports, peers);
-    rules.into_iter().map(rule).collect()
+    rules
 }
 
 type Labels<const N: usize> = [(&'static str, String); N];
 
-/// Count and duration of an operation.
+/// How often and how long an operation ran.
 struct OperationMetrics<const N: usize> {
     count: Family<Labels<N>, Counter>,
     seconds: Family<Labels<N>, Histogram>,
@@ -471,68 +570,63 @@ fn buckets(width: f64) -> Histogram {
     Histogram::new((0..21).map(|number| 1.0 + width * f64::from(number)))
 }
 
-/// The metrics of the Go cloud controller.
-struct Metrics {
+/// The metrics of upstream.
+struct FirewallMetrics {
     calls: OperationMetrics<3>,
     syncs: OperationMetrics<1>,
     reconciles: OperationMetrics<2>,
 }
 
-impl Metrics {
+impl FirewallMetrics {
     fn new(metrics: &ControllerMetrics) -> Self {
-        let (fast, slow) = (|| buckets(4.5), || buckets(15.0));
         let calls = "calls of the API for the firewall";
-        let reconciles = "reconciliations of the firewall";
+        let (syncs, reconciles) = ("reads of the firewall", "reconciliations of the firewall");
         Self {
-            calls: OperationMetrics::new(metrics, "firewall_api_operation", calls, fast),
-            syncs: OperationMetrics::new(metrics, "firewall_resource_sync", "reads of the firewall", slow),
-            reconciles: OperationMetrics::new(metrics, "firewall_reconcile", reconciles, slow),
+            calls: OperationMetrics::new(metrics, "firewall_api_operation", calls, || buckets(4.5)),
+            syncs: OperationMetrics::new(metrics, "firewall_resource_sync", syncs, || buckets(15.0)),
+            reconciles: OperationMetrics::new(metrics, "firewall_reconcile", reconciles, || buckets(15.0)),
         }
     }
 
     async fn call<T>(&self, operation: &'static str, call: impl Future<Output = Result<T>>) -> Result<T> {
         let began = Instant::now();
         let result = call.await;
-        let code = match (&result, operation) {
-            (Ok(_), "create") => "202",
-            (Ok(_), _) => "200",
-            (Err(error), _) => code(error),
+        let status = match (&result, operation) {
+            (Ok(_), "create") => Some(202),
+            (Ok(_), _) => Some(200),
+            (Err(error), _) => error.status(),
         };
+        let outcome = if result.is_ok() { "succeeded" } else { "failed" };
         let labels = [
             ("operation", operation.to_owned()),
-            ("result", outcome(result.as_ref().err()).to_owned()),
-            ("http_response_code", code.to_owned()),
+            ("result", outcome.to_owned()),
+            ("http_response_code", status.map(|status| status.to_string()).unwrap_or_default()),
         ];
         self.calls.record(&labels, began);
         result
     }
 
-    fn reconciled(&self, began: Instant, is_resync: bool, error: Option<&Error>) {
-        let result = || ("result", outcome(error).to_owned());
-        if is_resync {
-            self.syncs.record(&[result()], began);
-        }
-        let kind = error.map_or("", |error| error.kind().as_str());
-        let labels = [result(), ("error_type", kind.to_owned())];
-        self.reconciles.record(&labels, began);
+    fn synced(&self, began: Instant, error: Option<&Error>) {
+        let result = match error {
+            None => "updated",
+            Some(error) if error.kind() == ErrorKind::Timeout => "canceled",
+            Some(_) => "failed",
+        };
+        self.syncs.record(&[("result", result.to_owned())], began);
     }
-}
 
-fn outcome(error: Option<&Error>) -> &'static str {
-    if error.is_none() { "success" } else { "failure" }
-}
-
-/// The HTTP status that corresponds to an error's kind; 0 without an answer.
-fn code(error: &Error) -> &'static str {
-    match error.kind() {
-        ErrorKind::InvalidSpec | ErrorKind::AlreadyExists | ErrorKind::QuotaExceeded => "422",
-        ErrorKind::Unauthenticated => "401",
-        ErrorKind::PermissionDenied => "403",
-        ErrorKind::NotFound => "404",
-        ErrorKind::Conflict => "409",
-        ErrorKind::RateLimited => "429",
-        ErrorKind::Unavailable => "500",
-        _ => "0",
+    fn reconciled(&self, began: Instant, result: &Result<bool>) {
+        let (result, error_type) = match result {
+            Ok(true) => ("reconciled", ""),
+            Ok(false) => ("skipped", ""),
+            Err(error) if error.kind() == ErrorKind::Timeout => ("failed", "timeout"),
+            Err(_) => ("failed", "generic"),
+        };
+        let labels = [
+            ("result", result.to_owned()),
+            ("error_type", error_type.to_owned()),
+        ];
+        self.reconciles.record(&labels, began);
     }
 }
 

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | one node by its provider ID | one read |
 //! | one node by its name | one filtered listing, two if no droplet without a GPU has the name |
-//! | k nodes | the cheaper of k reads and a listing, 200 droplets a page and one page more for GPU droplets |
+//! | k nodes | the cheaper of k reads and a listing, 50 droplets a page and one page more for GPU droplets |
 //!
 //! A listing needs two queries: the API lists GPU droplets only with `type=gpus`.
 
@@ -21,10 +21,10 @@ use futures_util::future::join_all;
 use crate::{
     NAME,
     client::{Api, Droplet, NetworkAddress, Op},
-    config::{Family, Settings},
+    config::{Family, Settings, non_empty},
 };
 
-/// Added to the number of a page of GPU droplets.
+/// Added to the offset of a page of GPU droplets.
 const GPUS: u64 = 1 << 32;
 /// The filter of listings of GPU droplets.
 const ONLY_GPUS: (&str, &str) = ("type", "gpus");
@@ -52,15 +52,13 @@ impl Record for Droplet {
 
     /// A node may have an address of its droplet as its name.
     fn names(&self) -> Vec<&str> {
-        let addresses = addresses(self).map(|address| &address.ip_address);
-        let names = std::iter::once(&self.name).chain(addresses);
-        names.map(String::as_str).collect()
+        let mut names = vec![self.name.as_str()];
+        if let Some(networks) = &self.networks {
+            let addresses = networks.v4.iter().chain(&networks.v6);
+            names.extend(addresses.map(|address| address.ip_address.as_str()));
+        }
+        names
     }
-}
-
-fn addresses(droplet: &Droplet) -> impl Iterator<Item = &NetworkAddress> {
-    let networks = droplet.networks.iter();
-    networks.flat_map(|networks| networks.v4.iter().chain(&networks.v6))
 }
 
 /// The droplet ID in a provider ID of this cloud; `None` for provider IDs of other clouds.
@@ -114,15 +112,15 @@ impl InstanceSource for DropletSource {
 
     /// First the droplets without a GPU, then those with one.
     async fn page(&self, _: &str, marker: Option<u64>, priority: Priority) -> Result<Page<Droplet, u64>> {
-        let marker = marker.unwrap_or(1);
-        let (filter, number): (&[_], _) = match marker.checked_sub(GPUS) {
-            Some(number) => (&[ONLY_GPUS], number),
+        let marker = marker.unwrap_or_default();
+        let (filter, offset): (&[_], _) = match marker.checked_sub(GPUS) {
+            Some(offset) => (&[ONLY_GPUS], offset),
             None => (&[], marker),
         };
-        let (mut page, _) = self.api.page(Op::DropletList, filter, number, priority).await?;
+        let (mut page, _) = self.api.page(Op::DropletList, filter, offset, priority).await?;
         page.next = match page.next {
             Some(next) if marker >= GPUS => Some(next + GPUS),
-            None if marker < GPUS => Some(GPUS + 1),
+            None if marker < GPUS => Some(GPUS),
             next => next,
         };
         Ok(page)
@@ -147,19 +145,26 @@ impl InstanceSource for DropletSource {
 impl DropletSource {
     async fn by_id(&self, id: &str, priority: Priority) -> Result<Option<Droplet>> {
         let found: Option<Droplet> = self.api.find(Op::DropletGet, id, priority).await?;
-        if let Some(Droplet { id: other, .. }) = found.as_ref().filter(|droplet| droplet.id != id) {
-            let text = format!("requested droplet {id}, but the API returned droplet {other}");
-            return Err(Error::new(ErrorKind::Unexpected, text));
+        match found {
+            Some(other) if other.id != id => {
+                let text = format!("requested droplet {id}, but the API returned droplet {}", other.id);
+                Err(Error::new(ErrorKind::Unexpected, text))
+            }
+            found => Ok(found),
         }
-        Ok(found)
     }
 
     /// The API's filter compares whole names, ignoring case. It does not match addresses.
     async fn by_name(&self, name: &str, priority: Priority) -> Result<Vec<Droplet>> {
         let is_address = name.parse::<IpAddr>().is_ok();
-        let filter = Some(("name", name)).filter(|_| !is_address);
-        for gpus in [None, Some(ONLY_GPUS)] {
-            let filter: Vec<_> = gpus.into_iter().chain(filter).collect();
+        for only_gpus in [false, true] {
+            let mut filter = Vec::new();
+            if only_gpus {
+                filter.push(ONLY_GPUS);
+            }
+            if !is_address {
+                filter.push(("name", name));
+            }
             let mut found: Vec<Droplet> = self.api.list(Op::DropletList, &filter, priority).await?;
             found.retain(|droplet| droplet.names().contains(&name));
             if !found.is_empty() {
@@ -170,32 +175,39 @@ impl DropletSource {
     }
 
     fn instance(&self, droplet: &Droplet) -> Result<Instance> {
-        let unusable = |what: &str| {
-            let text = format!("droplet {} ({}) has no {what}", droplet.id, droplet.name);
-            Error::new(ErrorKind::Unavailable, text)
-        };
-        let networks = droplet.networks.as_ref().ok_or_else(|| unusable("networks"))?;
-        let first = |all: &[NetworkAddress], kind: &str| {
-            let mut found = all.iter().filter(|address| address.kind == kind);
-            found.next().map(|address| address.ip_address.clone())
-        };
-        let private = first(&networks.v4, "private").ok_or_else(|| unusable("private IPv4 address"))?;
+        let networks = droplet.networks.as_ref().ok_or_else(|| lacks(droplet, "networks"))?;
+        let private =
+            first_address(&networks.v4, "private").ok_or_else(|| lacks(droplet, "private IPv4 address"))?;
         let mut addresses = vec![
             NodeAddress::new(AddressType::Hostname, &droplet.name),
             NodeAddress::new(AddressType::InternalIP, private),
         ];
         for (family, all) in [(Family::Ipv4, &networks.v4), (Family::Ipv6, &networks.v6)] {
-            let public = first(all, "public").filter(|_| self.settings.has_family(family));
-            addresses.extend(public.map(|address| NodeAddress::new(AddressType::ExternalIP, address)));
+            if self.settings.has_family(family)
+                && let Some(public) = first_address(all, "public")
+            {
+                addresses.push(NodeAddress::new(AddressType::ExternalIP, public));
+            }
         }
-        let some = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
         Ok(Instance {
-            instance_type: some(&droplet.size_slug),
-            region: some(&droplet.region.slug),
+            instance_type: non_empty(&droplet.size_slug),
+            region: non_empty(&droplet.region.slug),
             addresses,
             ..self.existence(droplet)
         })
     }
+}
+
+/// The error for a droplet that cannot be used yet.
+fn lacks(droplet: &Droplet, what: &str) -> Error {
+    let text = format!("droplet {} ({}) has no {what}", droplet.id, droplet.name);
+    Error::new(ErrorKind::Unavailable, text)
+}
+
+/// The first address of a kind: `public` or `private`.
+fn first_address<'a>(all: &'a [NetworkAddress], kind: &str) -> Option<&'a str> {
+    let found = all.iter().find(|address| address.kind == kind)?;
+    Some(&found.ip_address)
 }
 
 #[cfg(test)]

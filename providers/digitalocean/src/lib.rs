@@ -41,7 +41,7 @@ register_provider! {
     validate: |context| core_config::validate(config::load(context, &mut ConfigFiles::default())),
     config_reference: || annotations::TABLE.reference(include_str!("docs.md"), "", &yaml_markdown::<CloudConf>(|key| LIVE.contains(&key))),
     checker: Some(check::checker),
-    // The Go program sets --authentication-skip-lookup.
+    // Upstream sets --authentication-skip-lookup.
     client_ca_is_optional: true,
     controllers: &[endpoints::CONTROLLER, firewall::CONTROLLER, tags::CONTROLLER],
 }
@@ -97,11 +97,20 @@ impl Cloud for DigitalOcean {
         if is_replaced {
             self.nodes.api.replace_token(&new.value.token).await?;
         }
-        let changed = pending.start().conf.changed_keys(&new.value.conf);
-        let changed = changed.into_iter().filter(|key| !LIVE.contains(key));
-        let restart_needed = changed.map(str::to_owned).collect();
-        let applied = is_replaced.then(|| "accessToken".to_owned());
-        Ok(pending.commit(new, applied.into_iter().collect(), restart_needed))
+        let restart_needed = pending
+            .start()
+            .conf
+            .changed_keys(&new.value.conf)
+            .into_iter()
+            .filter(|key| !LIVE.contains(key))
+            .map(str::to_owned)
+            .collect();
+        let applied = if is_replaced {
+            vec!["accessToken".to_owned()]
+        } else {
+            Vec::new()
+        };
+        Ok(pending.commit(new, applied, restart_needed))
     }
 
     fn load_balancers(&self) -> Option<&dyn LoadBalancers> {

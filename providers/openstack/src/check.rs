@@ -93,8 +93,7 @@ impl Checker for Inspector {
 
     fn service(&self, service: &ServiceView) -> Option<Vec<ServiceFinding>> {
         // An Octavia that was not read counts as one that supports everything.
-        let can = self.can.get().copied();
-        let can = can.unwrap_or_else(|| self.capabilities(Version(u32::MAX)));
+        let can = self.can.get().copied().unwrap_or_else(|| self.capabilities(Version(u32::MAX)));
         Some(service::findings(&self.loaded.value.settings.load_balancing, can, service))
     }
 }

@@ -1,6 +1,6 @@
 //! The config file, `cloud.conf`: its keys, and the settings that follow from them.
 //!
-//! Every key of the Go cloud controller is accepted with the same type, so that its config files work unchanged. The
+//! Every key of the Go cloud-controller-manager is accepted with the same type, so that its config files work unchanged. The
 //! documentation of the fields is the users' reference.
 
 mod changes;
@@ -104,6 +104,14 @@ fn settle(
         problems
             .warn(("Networking", "address-sort-order"), format!("{item:?} is not a CIDR and is left out"));
     }
+    let internal = &conf.networking.internal_network_name;
+    if internal.has_only_empty_names() {
+        problems.warn(
+            ("Networking", "internal-network-name"),
+            "the Go cloud-controller-manager gives nodes no addresses with this value; new nodes get the addresses of all networks, and \
+             nodes that have addresses keep them; remove the key, or write the network's name",
+        );
+    }
     let request_timeout = conf.metadata.request_timeout;
     if request_timeout.is_negative() {
         problems.error(("Metadata", "request-timeout"), "a timeout cannot be negative; write 60s");
@@ -122,18 +130,19 @@ fn settle(
         instances: InstanceSettings {
             networking: Networking {
                 ipv6_disabled: conf.networking.ipv6_support_disabled,
-                public: conf.networking.public_network_name.clone(),
-                internal: conf.networking.internal_network_name.clone(),
+                public: conf.networking.public_network_name.names().to_vec(),
+                internal: internal.names().to_vec(),
+                has_only_empty_internal_names: internal.has_only_empty_names(),
                 sort_order,
             },
             region: given.region.clone(),
-            // The Go cloud controller compares the exact text, too.
+            // The Go cloud-controller-manager compares the exact text, too.
             regional: env.var("OS_CCM_REGIONAL") == Some("true"),
         },
         quotas: conf.quota,
         load_balancing,
         routes: RouteSettings {
-            routers: router_ids(&conf.route.router_id),
+            routers: router_ids(&conf.route.router_id, problems),
             address_pairs: conf.route.allowed_address_pairs,
         },
     };
@@ -145,10 +154,15 @@ fn settle(
 }
 
 /// The distinct IDs of a list.
-fn router_ids(list: &str) -> Vec<String> {
+fn router_ids(list: &str, problems: &mut Problems) -> Vec<String> {
     let mut ids: Vec<String> = Vec::new();
-    for id in list.split(',').map(str::trim).filter(|id| !id.is_empty()) {
-        if !ids.iter().any(|known| known == id) {
+    if list.is_empty() {
+        return ids;
+    }
+    for id in list.split(',').map(str::trim) {
+        if id.is_empty() {
+            problems.warn(("Route", "router-id"), "an empty id in the list is left out; remove the comma");
+        } else if !ids.iter().any(|known| known == id) {
             ids.push(id.to_owned());
         }
     }

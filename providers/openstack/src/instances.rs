@@ -31,6 +31,7 @@ use tracing::debug;
 
 pub(crate) use self::addresses::{Networking, parse_sort_order};
 use self::{
+    addresses::address_filter,
     flavors::Flavors,
     ports::{Attached, Ports},
     provider_id::ProviderId,
@@ -42,6 +43,9 @@ use crate::client::{self, Api, Call, Op, catalog::Service, with_microversion};
 pub(crate) const FLAVOR_INLINE: &str = "2.47";
 /// Nova's name of the listing.
 const SERVERS: &str = "servers";
+
+/// The label with Nova's `hostId`: nodes with the same value are on the same compute host.
+const HOST_ID: &str = "topology.openstack.org/host-id";
 
 /// The settings of nodes.
 #[derive(Clone, Debug)]
@@ -145,18 +149,23 @@ impl InstanceSource for Servers {
         if let Some(marker) = &marker {
             query.push(("marker", marker));
         }
-        let page = self.list(&query, priority).await;
-        let page = page.inspect_err(|error| self.api.page_sizes.failed(SERVERS, error))?;
+        let page = self
+            .list(&query, priority)
+            .await
+            .inspect_err(|error| self.api.page_sizes.failed(SERVERS, error))?;
         let last = page.servers.last().map(|server| server.id.clone());
         Ok(Page {
-            next: last.filter(|_| has_next(&page.servers_links)),
+            next: if has_next(&page.servers_links) { last } else { None },
             items: page.servers,
         })
     }
 
     fn existence(&self, server: &Server) -> Instance {
-        let region = self.settings.region.as_deref();
-        let region = region.filter(|_| self.settings.regional).unwrap_or_default();
+        let region = if self.settings.regional {
+            self.settings.region.as_deref().unwrap_or_default()
+        } else {
+            ""
+        };
         Instance {
             provider_id: provider_id::render(region, &server.id),
             power: mapping::power(&server.status),
@@ -183,9 +192,17 @@ impl Servers {
         Instance {
             instance_type,
             addresses: attached.addresses_of(server, networking),
+            address_filter: address_filter(networking, |networking| {
+                attached.addresses_of(server, networking)
+            }),
+            keeps_addresses: networking.has_only_empty_internal_names,
             enforces_address_order: !networking.sort_order.is_empty(),
             zone: mapping::zone(&server.availability_zone),
             region: self.settings.region.clone(),
+            labels: mapping::is_label_value(&server.host_id)
+                .then(|| (HOST_ID.to_owned(), server.host_id.clone()))
+                .into_iter()
+                .collect(),
             ..self.existence(server)
         }
     }

@@ -7,10 +7,11 @@
 //! | [`kinds`], [`groups`] | the kinds of objects: attributes, sets, policies of changes |
 //! | [`plan`], [`steps`] | the changes from observed to desired, and their effects |
 //! | [`directory`], [`orphans`] | the load balancers of each Service, and those without a Service |
+//! | [`former`] | load balancers of Services that got the class of another controller |
 //! | [`warnings`] | warnings about a Service |
 //! | [`model`] | the `PartModel` that combines these |
 //! | [`apply`], [`discover`], [`send`] | the calls |
-//! | [`reconcile`] | the Go cloud controller's metrics |
+//! | [`reconcile`] | upstream's metrics |
 //! | [`reads`] | shared listings of the project's load balancers and the objects of theirs |
 //! | [`writes`] | one function for each change of Octavia and Neutron |
 //! | [`responses`], [`member`], [`member_id`] | responses, and members as they are stored and sent |
@@ -27,6 +28,7 @@ pub(crate) mod desired;
 pub(crate) mod directory;
 pub(crate) mod discover;
 pub(crate) mod features;
+mod former;
 pub(crate) mod groups;
 pub(crate) mod kinds;
 #[cfg(test)]

@@ -34,7 +34,9 @@ use std::{
 use ccm_core::{
     AddressType, Error, ErrorKind, Priority, Result, async_trait,
     client::Fence,
-    routes::{Applied, Changes, CloudRoute, DesiredRoute, NextHop, Observed, RouteLimit, RouteNode, Routes},
+    routes::{
+        Applied, CloudRoute, DesiredRoute, NextHop, Observed, RouteChanges, RouteLimit, RouteNode, Routes,
+    },
 };
 use ipnet::IpNet;
 use parking_lot::Mutex;
@@ -173,9 +175,8 @@ impl RouterRoutes {
         routes: &[CloudRoute],
         priority: Priority,
     ) -> Result<Vec<usize>> {
-        let observed = routes.iter();
-        let observed = observed.map(|route| (route.destination.trunc(), route.next_hop.as_str()));
-        let observed: HashSet<_> = observed.collect();
+        let observed: HashSet<_> =
+            routes.iter().map(|route| (route.destination.trunc(), route.next_hop.as_str())).collect();
         self.pairs.keep(&observed);
         let is_unknown = |(_, route): &(usize, &DesiredRoute)| {
             observed.contains(&(route.destination, route.next_hop.as_str())) && !self.pairs.is_known(route)
@@ -246,7 +247,7 @@ impl Routes for RouterRoutes {
         }))
     }
 
-    async fn apply(&self, changes: &Changes, priority: Priority) -> Applied {
+    async fn apply(&self, changes: &RouteChanges, priority: Priority) -> Applied {
         let features = match self.features(priority).await {
             Ok(features) => features,
             Err(error) => return Applied::failed(changes, &error),
@@ -257,21 +258,19 @@ impl Routes for RouterRoutes {
         let finish = self.actual(&changes.finish);
 
         // Pairs are removed before their routes.
-        let mut deleted: Vec<Result<()>> = match with_pairs && !changes.delete.is_empty() {
-            true => self.pairs.remove(&api, &self.routers, changes, priority).await,
-            false => vec![Ok(()); changes.delete.len()],
+        let mut deleted: Vec<Result<()>> = if with_pairs && !changes.delete.is_empty() {
+            self.pairs.remove(&api, &self.routers, changes, priority).await
+        } else {
+            vec![Ok(()); changes.delete.len()]
         };
         let to_delete = places(&deleted);
-        let raw = chosen(&changes.delete, &to_delete).map(RawRoute::of_handle);
-        let raw: Vec<_> = raw.collect();
+        let raw: Vec<_> = chosen(&changes.delete, &to_delete).map(RawRoute::of_handle).collect();
         fill(&mut deleted, &to_delete, tables.remove(&raw).await);
 
-        let created = changes.create.iter();
-        let created = created.map(|route| fail_if_blocked(route, changes, &deleted));
-        let mut created: Vec<_> = created.collect();
+        let mut created: Vec<_> =
+            changes.create.iter().map(|route| fail_if_blocked(route, changes, &deleted)).collect();
         let to_create = places(&created);
-        let raw = chosen(&changes.create, &to_create).map(RawRoute::of_desired);
-        let raw: Vec<_> = raw.collect();
+        let raw: Vec<_> = chosen(&changes.create, &to_create).map(RawRoute::of_desired).collect();
         fill(&mut created, &to_create, tables.add(&raw).await);
 
         let mut finished: Vec<Result<()>> = vec![Ok(()); finish.len()];
@@ -282,8 +281,8 @@ impl Routes for RouterRoutes {
         }
         if with_pairs {
             let (to_create, complete) = (places(&created), places(&finished));
-            let lacking = chosen(&changes.create, &to_create).chain(chosen(&finish, &complete));
-            let lacking: Vec<_> = lacking.collect();
+            let lacking: Vec<_> =
+                chosen(&changes.create, &to_create).chain(chosen(&finish, &complete)).collect();
             let mut results = self.pairs.add(&api, &lacking, priority).await;
             let of_finished = results.split_off(to_create.len().min(results.len()));
             fill(&mut created, &to_create, results);
@@ -336,7 +335,7 @@ fn fill(all: &mut [Result<()>], places: &[usize], results: Vec<Result<()>>) {
 }
 
 /// Fails a route while another route to its destination could not be deleted: it would get only a part of the packets.
-fn fail_if_blocked(route: &DesiredRoute, changes: &Changes, deleted: &[Result<()>]) -> Result<()> {
+fn fail_if_blocked(route: &DesiredRoute, changes: &RouteChanges, deleted: &[Result<()>]) -> Result<()> {
     let mut old = changes.delete.iter().zip(deleted);
     let failed = old.find_map(|(old, result)| {
         let same = old.destination.trunc() == route.destination;

@@ -140,4 +140,8 @@ impl Instances for Current {
             Error::new(ErrorKind::Unavailable, "the credentials kept changing while the cloud was read");
         queries.iter().map(|_| Err(error.clone())).collect()
     }
+
+    fn similar_names(&self, name: &str) -> Vec<String> {
+        self.view().instances.similar_names(name)
+    }
 }

@@ -36,6 +36,24 @@ pub(crate) struct Operation {
     pointer: String,
 }
 
+impl Operation {
+    /// The parameters in a path; `None` if the path is that of another operation.
+    fn params(&self, path: &[String]) -> Option<Vec<String>> {
+        if self.path.len() != path.len() {
+            return None;
+        }
+        let mut params = Vec::new();
+        for (pattern, segment) in self.path.iter().zip(path) {
+            if pattern.starts_with('{') && !segment.is_empty() {
+                params.push(segment.clone());
+            } else if pattern != segment || pattern.starts_with('{') {
+                return None;
+            }
+        }
+        Some(params)
+    }
+}
+
 impl Description {
     /// Reads a description with gaps.
     ///
@@ -81,20 +99,10 @@ impl Description {
 
     /// The operation of a request, with the path's parameters.
     pub(crate) fn find(&self, method: &Method, path: &[String]) -> Option<(&Operation, Vec<String>)> {
-        let of_path = |operation: &Operation| {
-            let segments = operation.path.iter().zip(path);
-            (operation.path.len() == path.len() && operation.method == method).then_some(())?;
-            let mut params = Vec::new();
-            for (pattern, segment) in segments {
-                match pattern.starts_with('{') {
-                    true if !segment.is_empty() => params.push(segment.clone()),
-                    false if pattern == segment => {}
-                    _ => return None,
-                }
-            }
-            Some(params)
-        };
-        self.operations.iter().find_map(|operation| Some((operation, of_path(operation)?)))
+        self.operations
+            .iter()
+            .filter(|operation| operation.method == method)
+            .find_map(|operation| Some((operation, operation.params(path)?)))
     }
 
     /// An operation by its name.
@@ -114,8 +122,11 @@ impl Description {
         body: &Value,
     ) -> Result<(), String> {
         let schemas = &self.requests;
-        let names = operation.path.iter().filter(|segment| segment.starts_with('{'));
-        let names = names.map(|name| name.trim_matches(['{', '}']));
+        let names = operation
+            .path
+            .iter()
+            .filter(|segment| segment.starts_with('{'))
+            .map(|name| name.trim_matches(['{', '}']));
         let mut given: HashMap<(&str, &str), &str> = HashMap::new();
         given.extend(names.zip(path).map(|(name, value)| (("path", name), value.as_str())));
         given.extend(query.iter().map(|(name, value)| (("query", name.as_str()), value.as_str())));
@@ -158,18 +169,19 @@ impl Description {
         body: Option<&Value>,
     ) -> Result<(), String> {
         let schemas = &self.answers;
-        let response = |key: &str| {
-            let pointer = format!("{}/responses/{key}", operation.pointer);
-            (!schemas.at(&pointer).is_null()).then_some(pointer)
-        };
-        let response =
-            response(&status.to_string()).or_else(|| response("default").filter(|_| status >= 400));
-        let response = schemas.follow(response.ok_or_else(|| format!("status {status} is not described"))?);
-        let needed = schemas.at(&format!("{response}/headers")).as_object();
-        let mut needed = needed.into_iter().flat_map(Map::keys);
-        let is_missing = |name: &&String| *name != "content-type" && !headers.contains_key(name.as_str());
-        if let Some(name) = needed.find(is_missing) {
-            return Err(format!("header {name} is missing"));
+        let mut pointer = format!("{}/responses/{status}", operation.pointer);
+        if schemas.at(&pointer).is_null() && status >= 400 {
+            pointer = format!("{}/responses/default", operation.pointer);
+        }
+        if schemas.at(&pointer).is_null() {
+            return Err(format!("status {status} is not described"));
+        }
+        let response = schemas.follow(pointer);
+        let described = schemas.at(&format!("{response}/headers")).as_object();
+        for name in described.into_iter().flat_map(Map::keys) {
+            if name != "content-type" && !headers.contains_key(name.as_str()) {
+                return Err(format!("header {name} is missing"));
+            }
         }
         match (schemas.json(&response), body) {
             (None, None) => Ok(()),
@@ -269,11 +281,6 @@ fn rewrite_nullable(value: &mut Value) {
 
 /// Turns fields that no schema describes into violations, in bodies and nested objects.
 fn close(value: &mut Value) {
-    let add = |schema: &mut Value| {
-        if let Some(schema) = schema.as_object_mut() {
-            schema.insert("unevaluatedProperties".to_owned(), json!(false));
-        }
-    };
     for value in children(value) {
         close(value);
     }
@@ -282,10 +289,16 @@ fn close(value: &mut Value) {
     };
     for (name, value) in fields {
         match name.as_str() {
-            "properties" => children(value).into_iter().for_each(add),
-            "items" | "schema" => add(value),
+            "properties" => children(value).into_iter().for_each(refuse_other_properties),
+            "items" | "schema" => refuse_other_properties(value),
             _ => {}
         }
+    }
+}
+
+fn refuse_other_properties(schema: &mut Value) {
+    if let Some(schema) = schema.as_object_mut() {
+        schema.insert("unevaluatedProperties".to_owned(), json!(false));
     }
 }
 
@@ -305,6 +318,8 @@ fn escaped(name: &str) -> String {
 /// A parameter's text as a value of its type, if possible.
 fn typed(schema: &Value, text: &str) -> Value {
     let is_text = schema.get("type").is_none_or(|kind| kind == "string");
-    let value = serde_json::from_str(text).ok().filter(|_| !is_text);
-    value.unwrap_or_else(|| json!(text))
+    match serde_json::from_str(text) {
+        Ok(value) if !is_text => value,
+        _ => json!(text),
+    }
 }

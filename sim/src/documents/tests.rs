@@ -87,6 +87,10 @@ impl Rules for ThingRules {
         rate.into_iter().collect()
     }
 
+    fn refusals(&self) -> Vec<crate::faults::Fault> {
+        Vec::new()
+    }
+
     fn complete(&self, _: &str, fields: &mut Map<String, Value>, fresh: &Fresh<'_>) -> String {
         let id = fresh.number().to_string();
         fields.insert("id".to_owned(), json!(id));

@@ -229,7 +229,9 @@ fn render(identity: &Identity, token: &Token, catalog: Option<Value>) -> Value {
         let credential = json!({"id": credential.id, "name": credential.name, "restricted": true});
         fields.insert("application_credential".to_owned(), credential);
     }
-    if let Some(catalog) = catalog.filter(|_| token.grant != Grant::Unscoped) {
+    if let Some(catalog) = catalog
+        && token.grant != Grant::Unscoped
+    {
         fields.insert("catalog".to_owned(), catalog);
     }
     json!({ "token": document })

@@ -174,8 +174,9 @@ impl Api<'_> {
     /// The position of a marker. Nova reads it from the server's own cell.
     fn marker(&self, marker: &str) -> Result<AgeKey, Fault> {
         let servers = &self.region.servers;
-        let server = servers.get(marker);
-        let server = server.ok_or_else(|| Fault::bad_request(format!("marker [{marker}] not found")))?;
+        let server = servers
+            .get(marker)
+            .ok_or_else(|| Fault::bad_request(format!("marker [{marker}] not found")))?;
         if self.is_down(server) {
             return Err(Fault::unexpected("oslo_db.exception.DBConnectionError"));
         }

@@ -68,8 +68,7 @@ impl Api<'_> {
 
     /// An object that is visible to the caller.
     fn find(&self, kind: Kind, id: &str) -> Result<&Object, Fault> {
-        let found = self.state().get(kind, id);
-        let found = found.ok_or_else(|| Fault::not_found(title(kind), id))?;
+        let found = self.state().get(kind, id).ok_or_else(|| Fault::not_found(title(kind), id))?;
         self.authorize(&found.project_id)?;
         Ok(found)
     }

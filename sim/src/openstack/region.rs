@@ -179,6 +179,7 @@ impl Region {
             set(&mut server.flavor, flavor);
             set(&mut server.availability_zone, patch.availability_zone);
             set(&mut server.cell, patch.cell);
+            set(&mut server.host_id, patch.host_id);
             set(&mut server.metadata, patch.metadata);
             server.access_ipv4 = patch.access_ipv4.or(server.access_ipv4);
             server.access_ipv6 = patch.access_ipv6.or(server.access_ipv6);

@@ -77,6 +77,8 @@ pub struct ServerPatch {
     pub availability_zone: Option<String>,
     /// New cell.
     pub cell: Option<String>,
+    /// New `hostId`, as after a migration.
+    pub host_id: Option<String>,
     /// Replaces all metadata.
     pub metadata: Option<BTreeMap<String, String>>,
     /// New `accessIPv4`.

@@ -37,6 +37,8 @@ pub(crate) enum Source {
         /// The flag that names it, for messages.
         flag: &'static str,
         path: PathBuf,
+        /// The context in place of the current one of the file.
+        context: Option<String>,
         /// The URL or `host:port` in place of the server in the file.
         server: Option<String>,
     },
@@ -80,9 +82,11 @@ impl Source {
         match self {
             Self::Server(_) => Vec::new(),
             Self::Pod { folder, .. } => vec![folder.join("token"), folder.join("ca.crt")],
-            Self::File { flag, path, .. } => {
+            Self::File {
+                flag, path, context, ..
+            } => {
                 let mut files = vec![path.clone()];
-                if let Ok(read) = read(flag, path)
+                if let Ok(read) = read(flag, path, context.as_deref())
                     && let Ok(chosen) = Chosen::of(&read)
                 {
                     files.extend(chosen.files());
@@ -100,8 +104,13 @@ impl Source {
         let mut config = match self {
             Self::Server(server) => Config::new(server.clone()),
             Self::Pod { server, folder } => in_pod(server, folder)?,
-            Self::File { flag, path, server } => {
-                let config = of_kubeconfig(&read(flag, path)?, server.as_deref());
+            Self::File {
+                flag,
+                path,
+                context,
+                server,
+            } => {
+                let config = of_kubeconfig(&read(flag, path, context.as_deref())?, server.as_deref());
                 config.map_err(|error| self.blame(&error))?
             }
         };
@@ -206,8 +215,8 @@ fn in_pod(server: &Uri, folder: &Path) -> Result<Config, String> {
 }
 
 fn certificates(name: &str, pem: &[u8]) -> Result<Vec<Vec<u8>>, String> {
-    let all = CertificateDer::pem_slice_iter(pem).map(|read| Ok(read?.to_vec()));
-    let all: Result<Vec<_>, pem::Error> = all.collect();
+    let all: Result<Vec<_>, pem::Error> =
+        CertificateDer::pem_slice_iter(pem).map(|read| Ok(read?.to_vec())).collect();
     let all = all.ok().filter(|all| !all.is_empty());
     all.ok_or_else(|| format!("{name} contains no certificate in PEM form"))
 }
@@ -248,8 +257,8 @@ fn of_kubeconfig(kubeconfig: &Kubeconfig, server: Option<&str>) -> Result<Config
     let chosen = Chosen::of(kubeconfig)?;
     let mut cluster = ExecAuthCluster::try_from(chosen.cluster).map_err(|error| explain(&error))?;
     let url = server.or(cluster.server.as_deref()).ok_or("its cluster has no server")?;
-    let authorities = cluster.certificate_authority_data.as_deref();
-    let authorities = authorities.filter(|pem| !pem.trim_ascii().is_empty());
+    let authorities =
+        cluster.certificate_authority_data.as_deref().filter(|pem| !pem.trim_ascii().is_empty());
     let is_insecure = cluster.insecure_skip_tls_verify.unwrap_or_default();
     let has_pair =
         |user: &AuthInfo| user.client_certificate.is_some() || user.client_certificate_data.is_some();
@@ -261,8 +270,8 @@ fn of_kubeconfig(kubeconfig: &Kubeconfig, server: Option<&str>) -> Result<Config
         ""
     };
     let server = format!("{scheme}{url}");
-    let url = http_url_or_host(&server);
-    let url = url.ok_or("its server is not a URL; write a URL such as https://10.0.0.1:6443")?;
+    let url = http_url_or_host(&server)
+        .ok_or("its server is not a URL; write a URL such as https://10.0.0.1:6443")?;
     let mut config = Config::new(url);
     let pem = authorities.map(|pem| certificates("its certificate authority", pem));
     config.root_cert = pem.transpose()?;
@@ -306,19 +315,30 @@ fn inline_pair(user: &mut AuthInfo) -> Result<(), String> {
     }
 }
 
-fn read(flag: &str, path: &Path) -> Result<Kubeconfig, String> {
+/// A kubeconfig file, with this context as its current one.
+fn read(flag: &str, path: &Path, context: Option<&str>) -> Result<Kubeconfig, String> {
     // Kubeconfig's own error is less clear.
     fs::File::open(path).map_err(|error| format!("{flag}: cannot read {}: {error}", path.display()))?;
-    Kubeconfig::read_from(path).map_err(|error| blame(flag, path, &explain(&error)))
+    let mut kubeconfig = Kubeconfig::read_from(path).map_err(|error| blame(flag, path, &explain(&error)))?;
+    if let Some(context) = context {
+        let contexts = kubeconfig.contexts.iter().map(|named| (&named.name, named.context.as_ref()));
+        find(context, contexts).map_err(|existing| {
+            let what = format!("context {context:?} does not exist; correct --context ({existing})");
+            blame(flag, path, &what)
+        })?;
+        kubeconfig.current_context = Some(context.to_owned());
+    }
+    Ok(kubeconfig)
 }
 
 /// The problem, without the content of the file.
 fn explain(error: &KubeconfigError) -> String {
     match error {
         KubeconfigError::Parse(error) => {
-            let at = error.location();
-            let at = at.map(|at| format!(" at line {}, column {}", at.line(), at.column()));
-            let at = at.unwrap_or_default();
+            let at = error
+                .location()
+                .map(|at| format!(" at line {}, column {}", at.line(), at.column()))
+                .unwrap_or_default();
             format!("it is not a kubeconfig{at}; the text is not shown, it may be a secret")
         }
         other => report(other),
@@ -347,12 +367,10 @@ impl<'a> Chosen<'a> {
                 "the {kind} {missing:?} of context {name:?} does not exist; correct the context ({existing})"
             )
         };
-        let clusters = kubeconfig.clusters.iter();
-        let clusters = clusters.map(|named| (&named.name, named.cluster.as_ref()));
+        let clusters = kubeconfig.clusters.iter().map(|named| (&named.name, named.cluster.as_ref()));
         let cluster = find(&context.cluster, clusters)
             .map_err(|existing| missing("cluster", &context.cluster, existing))?;
-        let users = kubeconfig.auth_infos.iter();
-        let users = users.map(|named| (&named.name, Some(named.auth_info.as_ref())));
+        let users = kubeconfig.auth_infos.iter().map(|named| (&named.name, Some(named.auth_info.as_ref())));
         let user = match context.user.as_deref() {
             None | Some("") => None,
             Some(user) => find(user, users).map_err(|existing| missing("user", user, existing))?,

@@ -56,6 +56,7 @@ impl Folder {
         Source::File {
             flag: "--kubeconfig",
             path: self.path("kubeconfig"),
+            context: None,
             server: server.map(str::to_owned),
         }
     }
@@ -98,6 +99,34 @@ async fn change(credentials: &Credentials, then: impl FnOnce()) {
     changes.borrow_and_update();
     then();
     changes.changed().await.unwrap();
+}
+
+#[tokio::test]
+async fn another_context_than_the_current_one_can_be_chosen() {
+    let folder = Folder::new();
+    let context = |name: &str| json!({"name": name, "context": {"cluster": name, "user": "u"}});
+    let cluster =
+        |name: &str| json!({"name": name, "cluster": {"server": format!("https://{name}.example")}});
+    let config = json!({
+        "current-context": "a",
+        "contexts": [context("a"), context("b")],
+        "clusters": [cluster("a"), cluster("b")],
+        "users": [{"name": "u", "user": {"token": SECRET}}],
+    });
+    folder.write("kubeconfig", &config.to_string());
+    let source = |name: &str| Source::File {
+        flag: "--kubeconfig",
+        path: folder.path("kubeconfig"),
+        context: Some(name.to_owned()),
+        server: None,
+    };
+    let chosen = load(source("b")).await;
+    assert_eq!(chosen.current().config.cluster_url.host(), Some("b.example"));
+    let error = problem(source("c")).await;
+    assert!(
+        error.contains("context \"c\" does not exist; correct --context (existing: a, b)"),
+        "{error}"
+    );
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ use std::{
 
 use ccm_core::{
     client::Fence,
-    controllers::{Change, Informer, Needs, NodeObject},
+    controllers::{Informer, Needs, NodeObject, StoreChange},
     testkit::server::{Server, answer},
 };
 use ccm_testbed::{
@@ -103,10 +103,10 @@ async fn join(client: &Client, name: &str) {
     nodes::register(client, &[NodeSpec::new(name)]).await.unwrap();
 }
 
-async fn sees(changes: &mut mpsc::UnboundedReceiver<Change>, name: &str) {
+async fn sees(changes: &mut mpsc::UnboundedReceiver<StoreChange>, name: &str) {
     let found = async {
         while let Some(change) = changes.recv().await {
-            if change == Change::Applied(name.to_owned()) {
+            if change == StoreChange::Applied(name.to_owned()) {
                 return;
             }
         }
@@ -118,7 +118,7 @@ async fn sees(changes: &mut mpsc::UnboundedReceiver<Change>, name: &str) {
 /// Silences the connection of an informer that is up to date; it must see what comes afterwards.
 async fn reconnects(admin: &Client, relay: &Relay, config: &ApiServerConfig, prefix: &str) {
     let server = load(config, SHORT).await;
-    let informer = Informer::<NodeObject>::new(Api::all(work(&server)), Needs::default());
+    let informer = Informer::<NodeObject>::new(work(&server), Needs::default());
     let mut changes = informer.subscribe();
     let running = Arc::clone(&informer);
     let stop = CancellationToken::new();

@@ -34,7 +34,7 @@ use crate::{
 
 /// How an action ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum NodeOutcome {
     Done,
     /// Another client deleted the node.
     Missing,
@@ -54,15 +54,15 @@ pub(super) enum Outcome {
     NotBegun,
 }
 
-impl Outcome {
+impl NodeOutcome {
     /// The metric label of a deletion.
     pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::Done => "deleted",
-            Self::Missing => "gone",
+            Self::Missing => "missing",
             Self::Changed => "changed",
-            Self::Kept | Self::NotBegun => "kept",
-            Self::Young(_) => "young",
+            Self::Kept | Self::NotBegun => "unchanged",
+            Self::Young(_) => "too_new",
             Self::Failed { .. } | Self::Forbidden => "failed",
         }
     }
@@ -103,9 +103,9 @@ impl Applier {
         action: &NodeAction,
         generation: u64,
         failures: &Failing<String>,
-    ) -> Outcome {
+    ) -> NodeOutcome {
         if self.shutdown.is_cancelled() {
-            return Outcome::NotBegun;
+            return NodeOutcome::NotBegun;
         }
         if matches!(action, NodeAction::Delete(_)) {
             return self.delete(node, action, generation, failures).await;
@@ -120,10 +120,10 @@ impl Applier {
                     }
                     _ => info!(controller = COMPONENT, node = name, "Removed the shutdown taint"),
                 }
-                Outcome::Done
+                NodeOutcome::Done
             }
-            Ok(Written::Missing) => Outcome::Missing,
-            Ok(Written::Changed) => Outcome::Changed,
+            Ok(Written::Missing) => NodeOutcome::Missing,
+            Ok(Written::Changed) => NodeOutcome::Changed,
             Err(error) => {
                 warn_if_new!(
                     self.failing.begins("taint"),
@@ -132,7 +132,7 @@ impl Applier {
                     error = report(&error),
                     "Could not change the shutdown taint, trying again"
                 );
-                Outcome::Failed { sent: true }
+                NodeOutcome::Failed { sent: true }
             }
         }
     }
@@ -144,24 +144,24 @@ impl Applier {
         action: &NodeAction,
         generation: u64,
         failures: &Failing<String>,
-    ) -> Outcome {
+    ) -> NodeOutcome {
         let name = decided.view.name.as_str();
         let fresh = match self.read(name).await {
             Ok(Some(fresh)) => fresh,
-            Ok(None) => return Outcome::Missing,
+            Ok(None) => return NodeOutcome::Missing,
             Err(error) => return self.failed(decided, &error, false, failures),
         };
         let read = &fresh.node;
         if let Err(refusal) = decide::check(decided, read, fresh.now, self.grace) {
             let (reason, outcome) = match refusal {
-                Refusal::Changed(reason) => (reason, Outcome::Kept),
-                Refusal::Young(missing) => ("it is too young", Outcome::Young(missing)),
+                Refusal::Changed(reason) => (reason, NodeOutcome::Kept),
+                Refusal::Young(missing) => ("it is too young", NodeOutcome::Young(missing)),
             };
             debug!(controller = COMPONENT, node = name, reason, "Node is not deleted");
             return outcome;
         }
         if self.shutdown.is_cancelled() || self.cloud.generation() != generation {
-            return Outcome::NotBegun;
+            return NodeOutcome::NotBegun;
         }
         let announce = || {
             let message = format!("Deleting node {name} because it does not exist in the cloud provider");
@@ -183,12 +183,12 @@ impl Applier {
                     provider_id = read.view.provider_id,
                     "Deleted node, since its machine does not exist"
                 );
-                Outcome::Done
+                NodeOutcome::Done
             }
-            Ok(Written::Missing) => Outcome::Missing,
+            Ok(Written::Missing) => NodeOutcome::Missing,
             Ok(Written::Changed) => {
                 debug!(controller = COMPONENT, node = name, "Node changed meanwhile, reading it again");
-                Outcome::Changed
+                NodeOutcome::Changed
             }
             Err(error) if is_right_missing(&error) => self.forbidden(read, &error),
             Err(error) => {
@@ -200,12 +200,12 @@ impl Applier {
     }
 
     /// Reports once that the account may not delete nodes.
-    fn forbidden(&self, node: &NodeObject, error: &kube::Error) -> Outcome {
+    fn forbidden(&self, node: &NodeObject, error: &kube::Error) -> NodeOutcome {
         let name = node.view.name.as_str();
         let error = report(error);
         if !self.forbidden.begins(()) {
             debug!(controller = COMPONENT, node = name, error, "Still not allowed to delete nodes");
-            return Outcome::Forbidden;
+            return NodeOutcome::Forbidden;
         }
         warn!(
             controller = COMPONENT,
@@ -220,7 +220,7 @@ impl Applier {
              (chart 2.36.2 lacks it); until then nodes whose machines do not exist stay: {error}"
         );
         self.publish_failure(node, &why);
-        Outcome::Forbidden
+        NodeOutcome::Forbidden
     }
 
     fn failed(
@@ -229,7 +229,7 @@ impl Applier {
         error: &kube::Error,
         sent: bool,
         failures: &Failing<String>,
-    ) -> Outcome {
+    ) -> NodeOutcome {
         let error = report(error);
         warn_if_new!(
             self.failing.begins("delete"),
@@ -241,7 +241,7 @@ impl Applier {
         if failures.begins(error.clone()) {
             self.publish_failure(node, &error);
         }
-        Outcome::Failed { sent }
+        NodeOutcome::Failed { sent }
     }
 
     fn publish_failure(&self, node: &NodeObject, why: &str) {
@@ -301,7 +301,7 @@ mod tests {
     use crate::api::answering;
 
     /// The outcomes of three deletions to which the API server answers with this status, and the events.
-    async fn deletions(status: u16) -> (Vec<Outcome>, Vec<Value>) {
+    async fn deletions(status: u16) -> (Vec<NodeOutcome>, Vec<Value>) {
         let reasons: Arc<Mutex<Vec<Value>>> = Arc::default();
         let posted = Arc::clone(&reasons);
         let node = json!({
@@ -354,10 +354,10 @@ mod tests {
         // An admission policy without a reason answers 422, a webhook 400 or 403.
         for (status, sent) in [(500, true), (422, false), (403, false), (400, false)] {
             let (outcomes, reasons) = deletions(status).await;
-            assert_eq!(outcomes, [Outcome::Failed { sent }; 3], "{status}");
+            assert_eq!(outcomes, [NodeOutcome::Failed { sent }; 3], "{status}");
             assert_eq!(reasons, ["DeletingNode", "DeletingNodeFailed"], "{status}");
         }
-        assert_eq!(deletions(409).await.0, [Outcome::Changed; 3]);
+        assert_eq!(deletions(409).await.0, [NodeOutcome::Changed; 3]);
     }
 
     #[test]

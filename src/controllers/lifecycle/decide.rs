@@ -18,7 +18,7 @@ use ccm_core::{
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
-use super::not_ready::{Answer, Finding, NotReadyNode, NotReadyNodes, is_managed};
+use super::not_ready::{Answer, Finding, NotReadyNodes, has_reported, is_managed};
 use crate::controllers::{
     node_action::NodeAction,
     node_object::{AUTOSCALER_TAINT, SHUTDOWN_TAINT},
@@ -78,9 +78,12 @@ impl Totals {
             let id = node.view.provider_id.as_deref();
             id.is_some_and(|id| cloud.owns(id))
         };
-        let seems_missing = |known: &&NotReadyNode| known.answer.is_some_and(Answer::is_missing);
-        let missing = not_ready.iter().filter(seems_missing).map(|known| &known.node);
-        let missing: Vec<_> = missing.filter(|node| counts(node)).collect();
+        let missing: Vec<_> = not_ready
+            .iter()
+            .filter(|known| known.answer.is_some_and(Answer::is_missing))
+            .map(|known| &known.node)
+            .filter(|node| counts(node))
+            .collect();
         let without_id = missing.iter().filter(|node| !is_owned(node)).count();
         Self {
             present,
@@ -166,7 +169,7 @@ impl Brake {
 pub(super) fn deletion_reason(node: &NodeObject) -> String {
     match &node.view.provider_id {
         Some(id) => format!("it is not ready, and the cloud has no {id}"),
-        None => "it is not ready, and no machine in the cloud has its name".to_owned(),
+        None => "its kubelet is silent, and no machine in the cloud has its name".to_owned(),
     }
 }
 
@@ -223,9 +226,11 @@ pub(super) fn check(
     if read.view.provider_id != decided.view.provider_id || !is_managed(read, |_| true) {
         return Err(Refusal::Changed("its provider ID has changed"));
     }
+    if has_reported(decided, read) {
+        return Err(Refusal::Changed("its kubelet reports"));
+    }
     // Without a time of creation, the node counts as new.
-    let created = read.meta.creation_timestamp.as_ref();
-    let created = created.map_or(now, |created| created.0);
+    let created = read.meta.creation_timestamp.as_ref().map_or(now, |created| created.0);
     let age = Duration::try_from(now.duration_since(created)).unwrap_or(Duration::ZERO);
     match grace.checked_sub(age) {
         Some(missing) if !missing.is_zero() => Err(Refusal::Young(missing)),

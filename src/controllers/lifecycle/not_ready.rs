@@ -7,7 +7,8 @@
 //! the wait again. Nodes whose wait is half over join those that are due, so that many share one listing.
 //!
 //! Two equal answers, one at each end of the required time, prove that a machine is missing. Any other answer in between
-//! begins that time again, also an error.
+//! begins that time again, also an error. So does, for a node without a provider ID, any report of its kubelet: a node whose
+//! kubelet reports has a machine, only under another name.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -32,8 +33,6 @@ const LONGEST_WAIT: Duration = Duration::from_secs(30);
 const WAIT_PER_NODE: Duration = Duration::from_millis(300);
 /// .. and the longest wait with many nodes.
 const LONGEST_WAIT_OF_MANY: Duration = Duration::from_secs(300);
-/// For how long every answer must be that nothing has the node's name.
-const UNRESOLVED_CONFIRM: Duration = Duration::from_secs(600);
 /// How many of the nodes that wait for their turn are asked about when it comes. More than one, in case that one is ready
 /// again.
 const CANDIDATES: usize = 3;
@@ -141,10 +140,10 @@ pub(super) struct NotReadyNode {
 impl NotReadyNode {
     /// Whether the cloud's answers, the last one included, prove that the machine is missing. `began`: when the last
     /// question began.
-    fn is_proven(&self, began: Instant, confirm: Duration) -> bool {
+    fn is_proven(&self, began: Instant, required: &RequiredTimes) -> bool {
         let required = match self.answer {
-            Some(Answer::Absent) => confirm,
-            Some(Answer::Unresolved) => UNRESOLVED_CONFIRM,
+            Some(Answer::Absent) => required.absent,
+            Some(Answer::Unresolved) => required.unresolved,
             _ => return false,
         };
         self.since.is_some_and(|since| since + required <= began)
@@ -160,6 +159,23 @@ impl NotReadyNode {
         self.blocked = None;
         self.reported.clear();
     }
+}
+
+/// For how long equal answers must last to prove that a machine is missing.
+#[derive(Clone, Copy, Debug)]
+struct RequiredTimes {
+    absent: Duration,
+    unresolved: Duration,
+}
+
+/// Whether the node has no provider ID and its kubelet reports: it has a machine, perhaps under another name.
+fn is_alive_without_id(node: &NodeObject) -> bool {
+    node.view.provider_id.is_none() && node.ready != Ready::Unknown
+}
+
+/// Whether the kubelet of a node without a provider ID reported after `earlier` was observed, also if it is silent again.
+pub(super) fn has_reported(earlier: &NodeObject, node: &NodeObject) -> bool {
+    is_alive_without_id(node) || (node.view.provider_id.is_none() && node.ready_since != earlier.ready_since)
 }
 
 /// Whether the lifecycle controller would act on a node that is not ready: it has a provider ID of this
@@ -183,7 +199,7 @@ pub(super) struct Finding {
 #[derive(Debug)]
 pub(super) struct NotReadyNodes {
     monitor_period: Duration,
-    confirm: Duration,
+    required: RequiredTimes,
     // In the order of names, so that the order of actions does not depend on chance.
     nodes: BTreeMap<String, NotReadyNode>,
     /// When nodes that are ready now were asked about. Questions about one that keeps changing are limited, too.
@@ -191,10 +207,14 @@ pub(super) struct NotReadyNodes {
 }
 
 impl NotReadyNodes {
-    pub(super) fn new(monitor_period: Duration, confirm: Duration) -> Self {
+    /// `confirm`: for how long an ID must be absent; `unresolved_confirm`: for how long a name must be unknown.
+    pub(super) fn new(monitor_period: Duration, confirm: Duration, unresolved_confirm: Duration) -> Self {
         Self {
             monitor_period,
-            confirm,
+            required: RequiredTimes {
+                absent: confirm,
+                unresolved: unresolved_confirm,
+            },
             nodes: BTreeMap::new(),
             recent: HashMap::new(),
         }
@@ -229,6 +249,9 @@ impl NotReadyNodes {
                     && known.node.view.provider_id == node.view.provider_id =>
             {
                 let changed = known.node.ready != node.ready || known.node.taints != node.taints;
+                if has_reported(&known.node, node) {
+                    known.since = None;
+                }
                 known.node = Arc::clone(node);
                 known.tainting = false;
                 if changed {
@@ -318,14 +341,15 @@ impl NotReadyNodes {
     /// node is present. In both cases, present nodes are read for comparison.
     pub(super) fn needs_comparison(&self, name: &str, began: Instant) -> bool {
         self.get(name).is_some_and(|known| {
-            known.node.view.provider_id.is_none() || known.is_proven(began, self.confirm)
+            let by_name = known.node.view.provider_id.is_none() && !is_alive_without_id(&known.node);
+            by_name || known.is_proven(began, &self.required)
         })
     }
 
     /// Records the answers of one pass. Returns the nodes whose machines are proven missing.
     pub(super) fn record(&mut self, answers: &Answers) -> Vec<Arc<NodeObject>> {
         let longest = self.longest_wait();
-        let (monitor_period, confirm, began) = (self.monitor_period, self.confirm, answers.began);
+        let (monitor_period, required, began) = (self.monitor_period, self.required, answers.began);
         let mut proven = Vec::new();
         for Finding { view, answer } in &answers.findings {
             let Some(known) = self.nodes.get_mut(&view.name) else {
@@ -343,8 +367,8 @@ impl NotReadyNodes {
             known.answer = Some(*answer);
             let proves = match answer {
                 Answer::Absent => true,
-                // Counts only if another node was found.
-                Answer::Unresolved => answers.present,
+                // Counts only if another node was found, and its kubelet does not prove the contrary.
+                Answer::Unresolved => answers.present && !is_alive_without_id(&known.node),
                 _ => false,
             };
             let since = known.since.filter(|_| same).unwrap_or(answers.ended);
@@ -358,10 +382,10 @@ impl NotReadyNodes {
                 monitor_period
             };
             known.next = Next::Due(began + known.wait);
-            if known.is_proven(began, confirm) {
+            if known.is_proven(began, &required) {
                 proven.push(Arc::clone(&known.node));
             } else if *answer == Answer::Absent {
-                known.next = Next::At(since + confirm);
+                known.next = Next::At(since + required.absent);
             }
         }
         proven
@@ -412,8 +436,8 @@ impl NotReadyNodes {
     /// Asks about a few of the nodes that are deleted one at a time, at this time at the latest, so that one of them can be
     /// deleted then. Those whose deletion failed come last.
     pub(super) fn ask_some(&mut self, at: Instant) {
-        let blocked = |node: &&mut NotReadyNode| node.blocked == Some(BlockReason::Share);
-        let mut nodes: Vec<_> = self.nodes.values_mut().filter(blocked).collect();
+        let mut nodes: Vec<_> =
+            self.nodes.values_mut().filter(|node| node.blocked == Some(BlockReason::Share)).collect();
         nodes.sort_by_key(|node| node.failures.is_ongoing());
         for node in nodes.into_iter().take(CANDIDATES) {
             if node.next.time().is_some_and(|due| due > at) {

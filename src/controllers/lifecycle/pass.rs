@@ -95,9 +95,11 @@ pub(super) fn comparison_nodes<'a>(
 ) -> Vec<Arc<NodeView>> {
     let is_ready =
         |node: &&Arc<NodeObject>| node.ready == Ready::True && node.meta.deletion_timestamp.is_none();
-    let ready = nodes.iter().filter(is_ready);
-    let ready = ready.filter(|node| node.view.provider_id.as_deref().is_some_and(&owns));
-    let mut ready: Vec<_> = ready.collect();
+    let mut ready: Vec<_> = nodes
+        .iter()
+        .filter(is_ready)
+        .filter(|node| node.view.provider_id.as_deref().is_some_and(&owns))
+        .collect();
     if !ready.is_empty() {
         let first = turn.wrapping_mul(COMPARED) % ready.len();
         ready.rotate_left(first);

@@ -28,7 +28,7 @@ pub(crate) async fn plan(
         return;
     }
     // A second answer is assumed to be equal.
-    let mut not_ready = NotReadyNodes::new(config.monitor_period, Duration::ZERO);
+    let mut not_ready = NotReadyNodes::new(config.monitor_period, Duration::ZERO, config.unresolved_confirm);
     let now = Instant::now();
     for node in nodes.iter() {
         let managed = is_managed(node, |id| cloud.owns(id));
@@ -67,8 +67,8 @@ pub(crate) async fn plan(
     }
     for finding in of(Answer::Unresolved) {
         plan.node(&finding.view.name).warn(
-            "no machine in the cloud has its name; the node would be deleted if it is not ready and this lasts ten \
-             minutes",
+            "no machine in the cloud has its name; the node would be deleted if its kubelet is silent (Ready is \
+             Unknown) for ten minutes in which this is so",
         );
     }
     let totals = Totals::of(&not_ready, nodes, cloud, answers.present, config.deletion_share);

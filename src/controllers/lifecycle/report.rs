@@ -57,7 +57,8 @@ impl Reports {
     pub(super) fn publish(&self, new: &[(Arc<NodeObject>, BlockReason)], totals: &Totals, scope: &str) {
         for (node, reason) in new.iter().take(EVENTS) {
             let message = message(&node.view.name, *reason, totals, scope);
-            self.recorder.publish(node.reference(), EventType::Warning, "DeletingNodeHeld", &message);
+            self.recorder
+                .publish(node.reference(), EventType::Warning, "NodeDeletionPaused", &message);
         }
         let rest = new.len().saturating_sub(EVENTS);
         if rest > 0 {

@@ -12,7 +12,7 @@ use crate::controllers::node_object::{SHUTDOWN_TAINT, UNINITIALIZED_TAINT};
 
 /// The outcome for a node.
 #[derive(Debug, PartialEq, Eq)]
-enum NodeOutcome {
+enum NodeVerdict {
     /// The cloud was not asked and nothing is written.
     Ignored,
     Kept,
@@ -22,7 +22,7 @@ enum NodeOutcome {
 }
 
 use Answer::{Absent, Failed, Off, On, Unmanaged, Unresolved};
-use NodeOutcome::{Deleted, Ignored, Kept, Tainted as GotTaint, Untainted};
+use NodeVerdict::{Deleted, Ignored, Kept, Tainted as GotTaint, Untainted};
 
 const OURS: &str = "fake://n";
 
@@ -55,9 +55,10 @@ fn answers(asked: &[Arc<NodeObject>], answer: Answer, now: Instant) -> Answers {
 }
 
 /// Gives the answers, one a pass.
-fn outcome(node: &Arc<NodeObject>, given: &[Answer]) -> NodeOutcome {
+fn outcome(node: &Arc<NodeObject>, given: &[Answer]) -> NodeVerdict {
     let confirm = Duration::from_secs(10);
-    let mut not_ready = NotReadyNodes::new(Duration::from_secs(5), confirm);
+    let mut not_ready =
+        NotReadyNodes::new(Duration::from_secs(5), confirm, LifecycleConfig::UNRESOLVED_CONFIRM);
     let mut brake = Brake::default();
     let managed = is_managed(node, |id| id.starts_with("fake://"));
     if managed && decide::is_recovered(node) {
@@ -95,7 +96,7 @@ fn upstreams_table_under_our_rules() {
     let (no, unknown, yes) = (Some("False"), Some("Unknown"), Some("True"));
     let two_absent: &[Answer] = &[Absent, Absent];
     #[rustfmt::skip]
-    let cases: &[(&str, Arc<NodeObject>, &[Answer], NodeOutcome)] = &[
+    let cases: &[(&str, Arc<NodeObject>, &[Answer], NodeVerdict)] = &[
         ("not ready, missing", node(no, OURS, &[]), two_absent, Deleted),
         ("not ready, missing, asked once", node(no, OURS, &[]), &[Absent], Kept),
         ("not ready, the question fails", node(no, OURS, &[]), &[Failed; 50], Kept),
@@ -112,9 +113,10 @@ fn upstreams_table_under_our_rules() {
         ("ready, tainted", node(yes, OURS, &shutdown), &[], Untainted),
         ("ready, switched off", node(yes, OURS, &[]), &[Off], Ignored),
         ("unknown, off first, then missing", node(unknown, OURS, &[]), &[Off, Absent, Absent], Deleted),
-        ("no provider ID, waits for it, nowhere by name", node(no, "", &uninitialized), &[Unresolved; 50], Deleted),
-        ("the same for a short time", node(no, "", &uninitialized), &[Unresolved; 10], Kept),
-        ("the same, the question fails now and then", node(no, "", &uninitialized), &[Unresolved, Failed, Unresolved, Failed], Kept),
+        ("no provider ID, waits for it, silent, nowhere by name", node(unknown, "", &uninitialized), &[Unresolved; 50], Deleted),
+        ("the same for a short time", node(unknown, "", &uninitialized), &[Unresolved; 10], Kept),
+        ("the same, the question fails now and then", node(unknown, "", &uninitialized), &[Unresolved, Failed, Unresolved, Failed], Kept),
+        ("the same, its kubelet reports", node(no, "", &uninitialized), &[Unresolved; 200], Kept),
         ("the provider leaves it unmanaged", node(no, OURS, &[]), &[Unmanaged; 50], Kept),
         // Where upstream would delete or write, and we do not.
         ("bare metal", node(no, "", &[]), &[Unresolved; 50], Ignored),
@@ -143,10 +145,14 @@ fn uninitialized_nodes_that_a_cloud_leaves_out_of_its_lists_are_not_deleted_all_
         Arc::new(serde_json::from_value::<NodeObject>(node).unwrap())
     };
     let owned = (0..20).map(|i| object(format!("up-{i}"), "True", &format!("fake://up-{i}")));
-    let lost = (0..100).map(|i| object(format!("new-{i}"), "False", ""));
+    let lost = (0..100).map(|i| object(format!("new-{i}"), "Unknown", ""));
     let nodes: Vec<_> = owned.chain(lost).collect();
 
-    let mut not_ready = NotReadyNodes::new(Duration::from_secs(5), Duration::from_secs(10));
+    let mut not_ready = NotReadyNodes::new(
+        Duration::from_secs(5),
+        Duration::from_secs(10),
+        LifecycleConfig::UNRESOLVED_CONFIRM,
+    );
     let mut brake = Brake::default();
     for node in &nodes {
         let managed = is_managed(node, |id| cloud.owns(id));

@@ -1,6 +1,6 @@
 //! The batcher in front of the cloud: one question for all nodes that wait at the same moment.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use ccm_core::{
     Cloud, Freshness, InstanceState, Need, NodeView, Priority, Result,
@@ -48,21 +48,38 @@ pub(crate) fn batcher(cloud: Arc<dyn Cloud>, metrics: &ClientMetrics) -> Batcher
 
 /// Nodes that ask for the first time share the cached answers. They do not wait for a node that needs a new answer.
 async fn answer(cloud: &dyn Cloud, questions: Vec<Question>) -> Vec<Result<InstanceState>> {
+    let mut recent = Vec::new();
+    let mut fresh = Vec::new();
+    for (place, question) in questions.iter().enumerate() {
+        match question.newer_than {
+            None => recent.push(place),
+            Some(_) => fresh.push(place),
+        }
+    }
     let newest = questions.iter().filter_map(|question| question.newer_than).max();
-    let part = |fresh: bool| {
-        let of_part = questions.iter().filter(|question| question.newer_than.is_some() == fresh);
-        let views: Vec<_> = of_part.map(|question| &question.node).collect();
-        let freshness = match newest {
-            Some(instant) if fresh => Freshness::After(instant),
-            _ => Freshness::AtMost(RECENT),
-        };
-        describe(cloud, views, Need::Metadata, freshness, Priority::User)
-    };
-    let (fresh, recent) = tokio::join!(part(true), part(false));
-    let (mut fresh, mut recent) = (fresh.into_iter(), recent.into_iter());
-    let answers = questions.iter().filter_map(|question| match question.newer_than {
-        Some(_) => fresh.next(),
-        None => recent.next(),
-    });
-    answers.collect()
+    let of_fresh = newest.map_or(Freshness::AtMost(RECENT), Freshness::After);
+    let (recent, fresh) = tokio::join!(
+        answers_at(cloud, &questions, recent, Freshness::AtMost(RECENT)),
+        answers_at(cloud, &questions, fresh, of_fresh),
+    );
+    // Every question is at one place, in one of both lists.
+    let answers: BTreeMap<_, _> = recent.into_iter().chain(fresh).collect();
+    answers.into_values().collect()
+}
+
+/// The answers to the questions at these places, each with its place.
+async fn answers_at(
+    cloud: &dyn Cloud,
+    questions: &[Question],
+    places: Vec<usize>,
+    freshness: Freshness,
+) -> Vec<(usize, Result<InstanceState>)> {
+    let views: Vec<_> = places
+        .iter()
+        .filter_map(|place| questions.get(*place))
+        .map(|question| &question.node)
+        .collect();
+    // One answer for each question, whatever the provider does.
+    let answers = describe(cloud, views, Need::Metadata, freshness, Priority::User).await;
+    places.into_iter().zip(answers).collect()
 }

@@ -24,8 +24,14 @@ pub(crate) struct Problem {
     pub(crate) message: String,
 }
 
+/// The cloud has no machine for the node.
+const INSTANCE_NOT_FOUND: &str = "InstanceNotFound";
+
 /// The machine has no address yet.
 pub(crate) const NO_ADDRESSES: &str = "NoAddresses";
+
+/// A setting leaves out every address of the machine.
+pub(crate) const ADDRESSES_LEFT_OUT: &str = "AddressesLeftOut";
 
 impl Problem {
     /// The node is tried again.
@@ -49,8 +55,40 @@ impl Problem {
                 node.name
             ),
         };
-        Self::retried("InstanceNotFound", why)
+        Self::retried(INSTANCE_NOT_FOUND, why)
     }
+
+    /// Whether no machine has the name of the node, which has no provider ID.
+    pub(crate) fn is_unknown_name(&self, node: &NodeView) -> bool {
+        self.reason == INSTANCE_NOT_FOUND && node.provider_id.is_none()
+    }
+}
+
+/// At most so many similar names are in a Warning.
+const SIMILAR_NAMES: usize = 3;
+
+/// The names of machines that the node may live under: similar to its own, and of no other node.
+pub(crate) fn similar_names(
+    node: &NodeView,
+    cloud: &dyn Cloud,
+    is_node: impl Fn(&str) -> bool,
+) -> Vec<String> {
+    let Some(instances) = cloud.instances() else {
+        return Vec::new();
+    };
+    let mut names = instances.similar_names(&node.name);
+    names.retain(|name| !is_node(name));
+    names.truncate(SIMILAR_NAMES);
+    names
+}
+
+/// The addition to a Warning.
+pub(crate) fn similar_names_text(names: &[String]) -> String {
+    if names.is_empty() {
+        return String::new();
+    }
+    let names: Vec<_> = names.iter().map(|name| format!("{name:?}")).collect();
+    format!("; instances with similar names: {}", names.join(", "))
 }
 
 /// Whether the cloud is asked about a node: to initialize it, or to refresh it.
@@ -87,7 +125,8 @@ pub(crate) fn initialize(
     }
 }
 
-/// Decides how to initialize a node whose machine is present.
+/// Decides how to initialize a node whose machine is present. As upstream, a node gets no addresses if a setting leaves all of
+/// them out.
 ///
 /// # Errors
 ///
@@ -106,7 +145,7 @@ pub(crate) fn initialization(node: &NodeObject, instance: &Instance) -> Result<I
         }
         None => Some(instance.provider_id.clone()),
     };
-    if instance.addresses.is_empty() {
+    if instance.addresses.is_empty() && instance.address_filter.is_none() {
         return Err(Problem::retried(NO_ADDRESSES, "its instance has no addresses yet"));
     }
     let addresses = only_provided(node, machine_addresses(node, instance)).map_err(|error| {
@@ -125,8 +164,9 @@ pub(crate) fn initialization(node: &NodeObject, instance: &Instance) -> Result<I
             .filter(|(key, _)| !node.view.labels.contains_key(key))
             .map(owned),
     );
+    let differs = !instance.addresses.is_empty() && addresses != node.addresses;
     Ok(Initialization {
-        addresses: (addresses != node.addresses).then_some(addresses),
+        addresses: differs.then_some(addresses),
         labels,
         provider_id,
     })
@@ -225,7 +265,8 @@ pub(crate) fn difference(
 ) -> Result<Difference, ProvidedIpError> {
     let shown = &node.view.labels;
     let mut difference = Difference::default();
-    if !instance.addresses.is_empty() {
+    let keeps_addresses = instance.keeps_addresses && !node.addresses.is_empty();
+    if !keeps_addresses && !instance.addresses.is_empty() {
         let mut desired = machine_addresses(node, instance);
         if !instance.enforces_address_order {
             desired = in_node_order(&desired, &node.addresses);

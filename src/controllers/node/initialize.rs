@@ -1,14 +1,14 @@
 //! Initializes one node: describe, decide, apply.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use ccm_core::{
-    NodeView,
-    controllers::{EventType, NodeObject},
+    InstanceState, NodeView,
+    controllers::{EventType, NodeObject, node::Ready},
     error::report,
 };
 use tokio::time::Instant;
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 
 use super::{
     COMPONENT, NodeController, Question,
@@ -23,9 +23,18 @@ use crate::{
 /// The number of answers without addresses that are usual for a new machine.
 const EMPTY_ANSWERS: u32 = 3;
 
+/// How long a node waits for the second answer while a setting leaves out every address of its machine. Another network may be
+/// attached to a new machine in this time.
+const LEFT_OUT_PAUSE: Duration = Duration::from_secs(30);
+
 /// The node has to be tried again.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Retry;
+pub(crate) enum Retry {
+    /// After a growing wait.
+    Backoff,
+    /// At this time.
+    At(Instant),
+}
 
 /// The last attempt to initialize a node.
 #[derive(Clone, Debug)]
@@ -35,8 +44,14 @@ pub(crate) struct Attempt {
     provided_node_ip: Option<String>,
     /// When it failed last.
     answered: Instant,
+    /// The first of the last answers in which a setting left out every address, until another answer or failure.
+    left_out_since: Option<Instant>,
     /// Why it failed last.
     pub(crate) reason: Option<&'static str>,
+    /// No machine has the node's name, although its kubelet reports.
+    pub(crate) is_alive_without_machine: bool,
+    /// Whether its Warning named machines with similar names.
+    names_reported: bool,
 }
 
 impl Attempt {
@@ -52,8 +67,11 @@ impl NodeController {
     pub(crate) async fn initialize(&self, node: &NodeObject) -> Result<(), Retry> {
         // A node with another cloud's provider ID is tried again, too. That costs nothing, since the cloud is not asked.
         self.try_initialize(node).await.map_err(|problem| {
-            self.fail(node, &problem);
-            Retry
+            let attempt = self.fail(node, &problem);
+            match attempt.left_out_since {
+                Some(since) => Retry::At(since + LEFT_OUT_PAUSE),
+                None => Retry::Backoff,
+            }
         })
     }
 
@@ -64,11 +82,10 @@ impl NodeController {
             return Ok(());
         }
         // An earlier answer did not help: only a newer one can.
-        let last = |attempt: &&Attempt| !attempt.is_outdated(node);
-        let newer_than = self.attempts.lock().get(name).filter(last).map(|last| last.answered);
+        let last = self.last_attempt(node);
         let question = Question {
             node: Arc::clone(&node.view),
-            newer_than,
+            newer_than: last.as_ref().map(|last| last.answered),
         };
         let state = self.describer.submit(question);
         let Some(state) = self.shutdown.run_until_cancelled(state).await else {
@@ -78,20 +95,45 @@ impl NodeController {
         let Some(desired) = desired::initialize(node, &state)? else {
             return Ok(());
         };
+        let address_filter = match &state {
+            InstanceState::Present(instance) if instance.addresses.is_empty() => {
+                instance.address_filter.as_ref()
+            }
+            _ => None,
+        };
+        if let Some(filter) = address_filter {
+            let since = last.and_then(|last| last.left_out_since);
+            if since.is_none_or(|since| since.elapsed() < LEFT_OUT_PAUSE) {
+                let why = format!("{filter} leaves out every address of its instance");
+                return Err(Problem::retried(desired::ADDRESSES_LEFT_OUT, why));
+            }
+        }
         let provider_id = desired.provider_id.clone().or(node.view.provider_id.clone());
         let _permit = self.writers.acquire().await;
         if self.shutdown.is_cancelled() {
             return Ok(());
         }
-        let written = self.writer.apply(node, &NodeAction::Initialize(desired)).await;
-        let written = written.map_err(|error| Problem::retried("WriteFailed", report(&error)))?;
+        let written = self
+            .writer
+            .apply(node, &NodeAction::Initialize(desired))
+            .await
+            .map_err(|error| Problem::retried("WriteFailed", report(&error)))?;
         if written != Written::Done {
             debug!(node = name, "Another writer initialized, replaced or deleted the node");
             return Ok(());
         }
         info!(controller = COMPONENT, node = name, provider_id, "Initialized node");
-        let finished = (node.view.uid.clone(), Instant::now());
-        self.finished.lock().insert(name.clone(), finished);
+        if let Some(filter) = address_filter {
+            warn!(controller = COMPONENT, node = name, filter, "Initialized node without addresses");
+            let message = format!(
+                "Node initialized without addresses: {filter} leaves out every address of its instance; correct it in the \
+                 cloud config"
+            );
+            let kind = EventType::Warning;
+            self.recorder.publish(node.reference(), kind, desired::ADDRESSES_LEFT_OUT, &message);
+        }
+        let written = (node.view.uid.clone(), Instant::now());
+        self.initialized.lock().insert(name.clone(), written);
         increment(&self.metrics.initializations, "result", "success");
         if let Some(age) = node.age_seconds() {
             self.metrics.taint_removal_delay.observe(age);
@@ -118,19 +160,32 @@ impl NodeController {
             Ok(_) => Ok(()),
             Err(error) => {
                 debug!(node = name, error = report(&error), "Could not reconcile labels");
-                Err(Retry)
+                Err(Retry::Backoff)
             }
         }
     }
 
-    fn fail(&self, node: &NodeObject, problem: &Problem) {
+    /// The last attempt to initialize the node as it is now.
+    fn last_attempt(&self, node: &NodeObject) -> Option<Attempt> {
+        let attempts = self.attempts.lock();
+        let last = attempts.get(&node.view.name)?;
+        (!last.is_outdated(node)).then(|| last.clone())
+    }
+
+    /// Reports the problem, and stores the attempt for the next one.
+    fn fail(&self, node: &NodeObject, problem: &Problem) -> Attempt {
         let name = &node.view.name;
         let Problem { reason, message } = problem;
         increment(&self.metrics.initializations, "result", reason);
-        let previous = self.attempts.lock().get(name).and_then(|attempt| attempt.reason);
-        let expected = *reason == desired::NO_ADDRESSES && self.queue.failures(name) < EMPTY_ANSWERS;
+        let previous = self.attempts.lock().get(name).cloned();
+        let mut names_reported = previous.as_ref().is_some_and(|previous| previous.names_reported);
+        let previous = previous.and_then(|previous| previous.reason);
+        let is_unknown_name = problem.is_unknown_name(&node.view);
+        let is_left_out = *reason == desired::ADDRESSES_LEFT_OUT;
+        let is_new = *reason == desired::NO_ADDRESSES && self.queue.failures(name) < EMPTY_ANSWERS;
+        let expected = is_left_out || is_new;
         if expected {
-            debug!(controller = COMPONENT, node = name, "Instance has no addresses yet");
+            debug!(controller = COMPONENT, node = name, message, "Instance has no addresses yet");
         } else {
             let (is_first, ended) = self.failing.failed(name, reason);
             warn_if_new!(
@@ -142,21 +197,32 @@ impl NodeController {
                 "Could not initialize node"
             );
             log_end(ended);
-            if previous != Some(reason) {
-                self.recorder.publish(node.reference(), EventType::Warning, reason, message);
+            // The names may become known with a later listing.
+            let similar = if is_unknown_name && !names_reported {
+                desired::similar_names(&node.view, &*self.cloud, |name| self.nodes.get(name).is_some())
+            } else {
+                Vec::new()
+            };
+            if previous != Some(reason) || !similar.is_empty() {
+                let message = format!("{message}{}", desired::similar_names_text(&similar));
+                self.recorder.publish(node.reference(), EventType::Warning, reason, &message);
             }
+            names_reported |= !similar.is_empty();
         }
-        let reason = if expected { previous } else { Some(*reason) };
-        self.attempts.lock().insert(
-            name.clone(),
-            Attempt {
-                view: Arc::clone(&node.view),
-                provided_node_ip: node.provided_node_ip.clone(),
-                answered: Instant::now(),
-                reason,
-            },
-        );
+        let answered = Instant::now();
+        let left_out_before = self.last_attempt(node).and_then(|last| last.left_out_since);
+        let attempt = Attempt {
+            view: Arc::clone(&node.view),
+            provided_node_ip: node.provided_node_ip.clone(),
+            answered,
+            left_out_since: is_left_out.then(|| left_out_before.unwrap_or(answered)),
+            reason: if expected { previous } else { Some(*reason) },
+            is_alive_without_machine: is_unknown_name && node.ready != Ready::Unknown,
+            names_reported,
+        };
+        self.attempts.lock().insert(name.clone(), attempt.clone());
         self.show_waiting();
+        attempt
     }
 }
 
@@ -166,3 +232,6 @@ pub(super) fn log_end(kind: Option<&'static str>) {
         info!(controller = COMPONENT, kind, "No node fails for this reason any more");
     }
 }
+
+#[cfg(test)]
+mod tests;

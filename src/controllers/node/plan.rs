@@ -1,8 +1,8 @@
 //! The plan of this controller.
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
-use ccm_core::{Cloud, InstanceState, Need, controllers::NodeObject, load_balancer::ReadOptions};
+use ccm_core::{Cloud, InstanceState, Need, NodeView, controllers::NodeObject, load_balancer::ReadOptions};
 
 use super::{desired, refresh::PIECE};
 use crate::{
@@ -25,6 +25,11 @@ pub(crate) async fn plan(
     if cloud.instances().is_none() {
         return;
     }
+    let names: HashSet<String> = nodes.iter().map(|node| node.view.name.clone()).collect();
+    let similar_names = |node: &NodeView| {
+        let similar = desired::similar_names(node, cloud, |name| names.contains(name));
+        desired::similar_names_text(&similar)
+    };
     let mut asked = Vec::new();
     for node in nodes {
         // The stable labels of every initialized node follow their beta twins, whatever the cloud reports.
@@ -48,7 +53,7 @@ pub(crate) async fn plan(
             match answer {
                 Ok(state) => {
                     let findings = plan.node(&node.view.name);
-                    for action in actions(node, &state, config, findings) {
+                    for action in actions(node, &state, config, similar_names, findings) {
                         findings.act(&action);
                         action.apply_to(node);
                     }
@@ -77,13 +82,18 @@ fn actions(
     node: &NodeObject,
     state: &InstanceState,
     config: &NodeConfig,
+    similar_names: impl Fn(&NodeView) -> String,
     findings: &mut Findings,
 ) -> Vec<NodeAction> {
     if node.has_taint(UNINITIALIZED_TAINT) {
         return match desired::initialize(node, state) {
             Ok(action) => action.into_iter().map(NodeAction::Initialize).collect(),
             Err(problem) => {
-                findings.block(problem.message);
+                let mut message = problem.message.clone();
+                if problem.is_unknown_name(&node.view) {
+                    message.push_str(&similar_names(&node.view));
+                }
+                findings.block(message);
                 Vec::new()
             }
         };

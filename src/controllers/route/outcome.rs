@@ -17,7 +17,7 @@ use crate::controllers::node_object::UNINITIALIZED_TAINT;
 
 /// The outcome for one podCIDR of one node.
 #[derive(Clone, Debug)]
-pub(super) enum Outcome {
+pub(super) enum RouteOutcome {
     /// Its route exists, with everything beside it.
     Done,
     /// Its route is missing, or something beside it.
@@ -31,7 +31,7 @@ pub(super) enum Outcome {
 pub(super) struct Item {
     pub(super) node: Arc<RouteNode>,
     pub(super) destination: String,
-    pub(super) outcome: Outcome,
+    pub(super) outcome: RouteOutcome,
     /// Whether this is the outcome of an attempt, and was not known before.
     pub(super) tried: bool,
     /// Whether the route exists, whatever is missing beside it.
@@ -47,21 +47,21 @@ pub(super) fn items(
 ) -> Vec<Item> {
     let of_route = |place: usize, route: &DesiredRoute| {
         if plan.complete.get(place).copied().unwrap_or_default() {
-            return (Outcome::Done, false);
+            return (RouteOutcome::Done, false);
         }
         let key = Key::desired(route);
         match (results.get(&key), waiting.get(&key)) {
-            (Some(Ok(())), _) => (Outcome::Done, true),
-            (Some(Err(error)), _) => (Outcome::Failed(error.clone()), true),
-            (None, Some(error)) => (Outcome::Failed(error.clone()), false),
-            (None, None) => (Outcome::Pending, false),
+            (Some(Ok(())), _) => (RouteOutcome::Done, true),
+            (Some(Err(error)), _) => (RouteOutcome::Failed(error.clone()), true),
+            (None, Some(error)) => (RouteOutcome::Failed(error.clone()), false),
+            (None, None) => (RouteOutcome::Pending, false),
         }
     };
     let each = desired.pod_cidrs.iter().enumerate().map(|(i, pod_cidr)| {
         let (outcome, tried) = match &pod_cidr.decision {
             RouteDecision::Route(place) => match desired.routes.get(*place) {
                 Some(route) => of_route(*place, route),
-                None => (Outcome::Pending, false),
+                None => (RouteOutcome::Pending, false),
             },
             RouteDecision::Skip(reason) => (of_skipped(reason, plan.exists.get(i).copied()), false),
         };
@@ -76,16 +76,16 @@ pub(super) fn items(
     each.collect()
 }
 
-fn of_skipped(reason: &SkipReason, exists: Option<bool>) -> Outcome {
-    let failed = |text: String| Outcome::Failed(Error::new(ErrorKind::InvalidSpec, text));
+fn of_skipped(reason: &SkipReason, exists: Option<bool>) -> RouteOutcome {
+    let failed = |text: String| RouteOutcome::Failed(Error::new(ErrorKind::InvalidSpec, text));
     match reason {
         // It has no Pods yet. Its addresses will be a change.
-        SkipReason::Uninitialized => Outcome::Pending,
-        SkipReason::NoNextHop(error) => Outcome::Failed(error.clone()),
+        SkipReason::Uninitialized => RouteOutcome::Pending,
+        SkipReason::NoNextHop(error) => RouteOutcome::Failed(error.clone()),
         SkipReason::Duplicate(owner) => {
             failed(format!("the older node {} has the same podCIDR", owner.view.name))
         }
-        SkipReason::OutsideClusterCidr(_) if exists == Some(true) => Outcome::Done,
+        SkipReason::OutsideClusterCidr(_) if exists == Some(true) => RouteOutcome::Done,
         SkipReason::OutsideClusterCidr(_) => {
             failed("it is outside --cluster-cidr, and only routes inside are created".to_owned())
         }
@@ -103,9 +103,9 @@ pub(super) fn verdicts(items: &[Item]) -> Vec<(Arc<RouteNode>, bool)> {
     let verdict = |items: Vec<&Item>| {
         // A missing route is enough. If one is unknown, or something beside it could not be read or changed, the condition
         // stays: the route may work.
-        let lacks_one = |item: &&Item| matches!(item.outcome, Outcome::Failed(_)) && !item.exists;
+        let lacks_one = |item: &&Item| matches!(item.outcome, RouteOutcome::Failed(_)) && !item.exists;
         let lacks_one = items.iter().any(lacks_one);
-        if !lacks_one && !items.iter().all(|item| matches!(item.outcome, Outcome::Done)) {
+        if !lacks_one && !items.iter().all(|item| matches!(item.outcome, RouteOutcome::Done)) {
             return None;
         }
         Some((Arc::clone(&items.first()?.node), !lacks_one))
@@ -147,7 +147,8 @@ pub(super) fn fingerprint(node: &NodeObject, hasher: &RandomState) -> Option<u64
         return None;
     }
     let view = &node.view;
-    Some(hasher.hash_one((&view.uid, &view.provider_id, &node.pod_cidrs, &node.addresses)))
+    // A next hop that failed while the node was new is read again when it is initialized.
+    Some(hasher.hash_one((&view.uid, &view.provider_id, &node.pod_cidrs, &node.addresses, new)))
 }
 
 #[cfg(test)]
@@ -187,6 +188,11 @@ mod tests {
             let changed = print(&|node| *node.pointer_mut(path).unwrap() = value.clone());
             assert!(changed.is_some() && changed != plain, "{path}");
         }
+        let uninitialized = |node: &mut serde_json::Value| {
+            node["spec"]["taints"] = json!([{"key": UNINITIALIZED_TAINT, "effect": "NoSchedule"}]);
+        };
+        let with_taint = print(&uninitialized);
+        assert!(with_taint.is_some() && with_taint != plain, "the taint is removed");
         assert_eq!(print(&|node| node["spec"]["podCIDRs"] = json!([])), None);
         let new = |node: &mut serde_json::Value| {
             node["spec"]["taints"] = json!([{"key": UNINITIALIZED_TAINT, "effect": "NoSchedule"}]);
@@ -214,15 +220,15 @@ mod tests {
 
     #[test]
     fn a_node_has_its_routes_when_all_of_them_exist() {
-        let failed = || Outcome::Failed(Error::new(ErrorKind::Unavailable, "no"));
+        let failed = || RouteOutcome::Failed(Error::new(ErrorKind::Unavailable, "no"));
         for (outcomes, exists, expected) in [
-            (vec![Outcome::Done], false, Some(true)),
-            (vec![Outcome::Done, Outcome::Done], false, Some(true)),
-            (vec![Outcome::Done, failed()], false, Some(false)),
-            (vec![Outcome::Done, failed()], true, None),
-            (vec![Outcome::Pending, failed()], false, Some(false)),
-            (vec![Outcome::Pending, Outcome::Done], false, None),
-            (vec![Outcome::Done, Outcome::Pending], false, None),
+            (vec![RouteOutcome::Done], false, Some(true)),
+            (vec![RouteOutcome::Done, RouteOutcome::Done], false, Some(true)),
+            (vec![RouteOutcome::Done, failed()], false, Some(false)),
+            (vec![RouteOutcome::Done, failed()], true, None),
+            (vec![RouteOutcome::Pending, failed()], false, Some(false)),
+            (vec![RouteOutcome::Pending, RouteOutcome::Done], false, None),
+            (vec![RouteOutcome::Done, RouteOutcome::Pending], false, None),
         ] {
             let items: Vec<_> = outcomes
                 .iter()

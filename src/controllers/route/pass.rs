@@ -6,7 +6,7 @@ use ccm_core::{
     ErrorKind, Priority, Routes,
     controllers::{NodeObject, node::NetworkCondition},
     error::report,
-    routes::{Applied, Changes, ClusterCidrs, Desired, RouteNode, plan},
+    routes::{Applied, ClusterCidrs, Desired, RouteChanges, RouteNode, plan},
 };
 use futures_util::{StreamExt, stream};
 use tokio::time::Instant;
@@ -14,6 +14,7 @@ use tracing::{debug, info};
 
 use super::{
     BACKOFF, COMPONENT, RouteController,
+    metrics::{SyncOutcome, Trigger},
     outcome::{items, must_write, verdicts, view},
     plan::actions,
     retries::{Batch, Key},
@@ -35,12 +36,18 @@ impl RouteController {
     /// Runs one, and sets when the next one is due at the latest.
     pub(super) async fn pass(&mut self, cidrs: &ClusterCidrs) {
         let began = Instant::now();
-        let priority = match self.window.due() {
-            Some(_) => Priority::User,
-            None => Priority::Background,
+        let follows_change = self.window.due().is_some();
+        let priority = if follows_change {
+            Priority::User
+        } else {
+            Priority::Background
         };
         self.window.close();
-        self.metrics.syncs.inc();
+        if follows_change {
+            self.trigger = Trigger::NodeChange;
+        } else if !self.is_continuation(began) {
+            self.trigger = Trigger::Periodic;
+        }
         let cloud = Arc::clone(&self.cloud);
         let Some(routes) = cloud.routes() else { return };
         let desired = Desired::of(
@@ -49,8 +56,10 @@ impl RouteController {
             |id| cloud.owns(id),
             |node, destination| routes.next_hop(node, destination),
         );
-        let again = self.work(routes, &desired, cidrs, priority).await;
+        let (outcome, again) = self.work(routes, &desired, cidrs, priority).await;
+        self.metrics.synced(self.trigger, outcome);
         self.metrics.duration.observe(began.elapsed().as_secs_f64());
+        self.continues = again.is_some();
         self.next = match again {
             Some(wait) => Instant::now() + wait,
             // The period counts from the beginning of a pass.
@@ -58,14 +67,19 @@ impl RouteController {
         };
     }
 
-    /// Returns after which time the next pass is due, if sooner than usual.
+    /// Whether a pass that begins now continues an earlier one, or tries its changes again.
+    fn is_continuation(&self, now: Instant) -> bool {
+        self.continues || self.retries.due().is_some_and(|due| due <= now)
+    }
+
+    /// Returns the outcome, and after which time the next pass is due, if sooner than usual.
     async fn work(
         &mut self,
         routes: &dyn Routes,
         desired: &Desired,
         cidrs: &ClusterCidrs,
         priority: Priority,
-    ) -> Option<Duration> {
+    ) -> (SyncOutcome, Option<Duration>) {
         let generation = self.cloud.generation();
         let observed = match routes.observe(&desired.routes, priority).await {
             Ok(observed) => observed,
@@ -76,7 +90,7 @@ impl RouteController {
                 if self.failures >= BLIND {
                     self.report_new_nodes(desired).await;
                 }
-                return Some(BACKOFF.delay(self.failures));
+                return (SyncOutcome::Error, Some(BACKOFF.delay(self.failures)));
             }
         };
         self.failures = 0;
@@ -89,7 +103,7 @@ impl RouteController {
         self.reports.foreign_family(desired.foreign_family);
         if self.cloud.generation() != generation {
             // The credentials changed between reading and writing.
-            return Some(Duration::ZERO);
+            return (SyncOutcome::Noop, Some(Duration::ZERO));
         }
         let Batch {
             changes,
@@ -117,19 +131,31 @@ impl RouteController {
         let result = if is_incomplete { "incomplete" } else { "ok" };
         increment(&self.metrics.passes, "result", result);
 
-        let verdicts = verdicts(&items).into_iter();
-        let verdicts = verdicts.filter_map(|(node, available)| Some((self.current(&node)?, available)));
+        let verdicts = verdicts(&items)
+            .into_iter()
+            .filter_map(|(node, available)| Some((self.current(&node)?, available)));
         self.write_conditions(verdicts.collect()).await;
         // A table that was full and has space now is used at once.
         let retries = !self.retries.is_full() && waiting.values().any(is_quota) && !changes.delete.is_empty();
-        if (more || retries) && !self.shutdown.is_cancelled() {
-            return Some(Duration::ZERO);
-        }
-        (self.unwritten > 0).then(|| BACKOFF.delay(self.unwritten).min(self.period()))
+        let outcome = if is_incomplete || self.unwritten > 0 {
+            SyncOutcome::Error
+        } else if results.is_empty() {
+            SyncOutcome::Noop
+        } else {
+            SyncOutcome::Changed
+        };
+        let again = if (more || retries) && !self.shutdown.is_cancelled() {
+            Some(Duration::ZERO)
+        } else if self.unwritten > 0 {
+            Some(BACKOFF.delay(self.unwritten).min(self.period()))
+        } else {
+            None
+        };
+        (outcome, again)
     }
 
     /// Records the outcome of each change.
-    fn record(&mut self, changes: &Changes, applied: &Applied) -> HashMap<Key, ccm_core::Result<()>> {
+    fn record(&mut self, changes: &RouteChanges, applied: &Applied) -> HashMap<Key, ccm_core::Result<()>> {
         let now = Instant::now();
         let mut results = HashMap::new();
         let deleted = changes.delete.iter().map(Key::delete).zip(&applied.deleted);
@@ -164,15 +190,17 @@ impl RouteController {
 
     /// Reports that nodes that joined since the start and never had a route have none.
     async fn report_new_nodes(&mut self, desired: &Desired) {
-        let has_routes = |node: &Arc<NodeObject>| node.network == NetworkCondition::RouteCreated;
-        if !self.nodes.list().iter().any(has_routes) {
+        if !self.nodes.list().iter().any(|node| node.network == NetworkCondition::RouteCreated) {
             return;
         }
         let nodes = desired.pod_cidrs.iter().map(|pod_cidr| &pod_cidr.node);
-        let joined = nodes.filter(|node| !node.uninitialized && node.created >= self.started);
-        let joined = joined.filter_map(|node| self.current(node));
-        let new = joined.filter(|node| node.network == NetworkCondition::Absent);
-        let new: HashMap<_, _> = new.map(|node| (node.view.uid.clone(), (node, false))).collect();
+        let joined = nodes
+            .filter(|node| !node.uninitialized && node.created >= self.started)
+            .filter_map(|node| self.current(node));
+        let new: HashMap<_, _> = joined
+            .filter(|node| node.network == NetworkCondition::Absent)
+            .map(|node| (node.view.uid.clone(), (node, false)))
+            .collect();
         self.write_conditions(new.into_values().collect()).await;
     }
 
@@ -203,7 +231,7 @@ impl RouteController {
                     self.written.insert(node.view.uid.clone(), written);
                     "written"
                 }
-                Ok(Written::Missing | Written::Changed) => "gone",
+                Ok(Written::Missing | Written::Changed) => "missing",
                 Err(error) => {
                     let is_new = before == 0 && self.unwritten == 0;
                     self.unwritten = before.saturating_add(1);
@@ -226,7 +254,7 @@ fn is_quota(error: &ccm_core::Error) -> bool {
     error.kind() == ErrorKind::QuotaExceeded
 }
 
-fn log_changes(changes: &Changes, applied: &Applied, elapsed: Duration) {
+fn log_changes(changes: &RouteChanges, applied: &Applied, elapsed: Duration) {
     let [created, deleted, finished] = [&applied.created, &applied.deleted, &applied.finished]
         .map(|results| results.iter().filter(|result| result.is_ok()).count());
     let done = created + deleted + finished;

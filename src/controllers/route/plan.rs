@@ -7,20 +7,20 @@ use ccm_core::{
     Cloud, Error, ErrorKind, Priority,
     controllers::NodeObject,
     load_balancer::Effect,
-    routes::{Changes, Desired, DesiredRoute, RoutePlan, Routes, preview},
+    routes::{Desired, DesiredRoute, RouteChanges, RoutePlan, Routes, preview},
 };
 use ipnet::IpNet;
 
 use super::{
     cluster_cidrs,
-    outcome::{Outcome, items, must_write, verdicts, view},
+    outcome::{RouteOutcome, items, must_write, verdicts, view},
     retries::Key,
 };
 use crate::{
     config::RouteConfig,
     controllers::{
         node_action::NodeAction,
-        plan::{Change, Kind, Plan},
+        plan::{Kind, Plan, PlannedChange},
     },
 };
 
@@ -32,13 +32,13 @@ pub(super) struct RouteAction<'a> {
     destination: IpNet,
     /// The node that has Pods there.
     node: Option<&'a str>,
-    pub(super) change: Change,
+    pub(super) change: PlannedChange,
 }
 
 /// The changes by route. A route that is deleted where another one is created is one change of that route.
 pub(super) fn actions<'a>(
     desired: &'a Desired,
-    changes: &'a Changes,
+    changes: &'a RouteChanges,
     routes: &dyn Routes,
 ) -> Vec<RouteAction<'a>> {
     let by_destination = |routes: &'a [DesiredRoute]| -> HashMap<IpNet, &'a DesiredRoute> {
@@ -54,10 +54,10 @@ pub(super) fn actions<'a>(
         |effect, destination, owner: Option<&'a DesiredRoute>, what: String, why: &str| RouteAction {
             destination,
             node: owner.map(|route| route.node.view.name.as_str()),
-            change: Change {
+            change: PlannedChange {
                 why: why.to_owned(),
                 part: Some(PART.to_owned()),
-                ..Change::new(effect, Kind::Route, &what)
+                ..PlannedChange::new(effect, Kind::Route, &what)
             },
         };
     let mut all = Vec::new();
@@ -150,13 +150,12 @@ fn collect(desired: &Desired, route_plan: &RoutePlan, nodes: &[Arc<NodeObject>],
     }
     let items = items(desired, route_plan, &results, &waiting);
     for (item, pod_cidr) in items.iter().zip(&desired.pod_cidrs) {
-        if let Outcome::Failed(error) = &item.outcome {
+        if let RouteOutcome::Failed(error) = &item.outcome {
             let what = format!("no route is created: {}", error.report());
             plan.route(pod_cidr.destination, Some(&pod_cidr.node.view.name)).block(what);
         }
     }
-    let have = nodes.iter().map(|node| (node.view.uid.as_str(), node.network));
-    let have: HashMap<_, _> = have.collect();
+    let have: HashMap<_, _> = nodes.iter().map(|node| (node.view.uid.as_str(), node.network)).collect();
     for (node, available) in verdicts(&items) {
         let have = have.get(node.view.uid.as_str());
         if have.is_some_and(|have| must_write(*have, available)) {

@@ -12,7 +12,7 @@ use tracing::{debug, info, warn};
 
 use super::{
     COMPONENT,
-    outcome::{Item, Outcome},
+    outcome::{Item, RouteOutcome},
 };
 use crate::{
     controllers::EVENTS,
@@ -70,8 +70,8 @@ impl Reports {
     /// The outcome of everything that is due. `took`: how long the attempt took.
     pub(super) fn outcomes(&mut self, items: &[Item], took: Duration) {
         let failures = items.iter().filter_map(|item| match &item.outcome {
-            Outcome::Failed(error) => Some((item, error)),
-            Outcome::Done | Outcome::Pending => None,
+            RouteOutcome::Failed(error) => Some((item, error)),
+            RouteOutcome::Done | RouteOutcome::Pending => None,
         });
         let (without_room, others): (Vec<_>, Vec<_>) =
             failures.partition(|(_, error)| error.kind() == ErrorKind::QuotaExceeded);
@@ -208,7 +208,7 @@ mod tests {
                 ..RouteNode::default()
             }),
             destination: "10.244.1.0/24".to_owned(),
-            outcome: Outcome::Pending,
+            outcome: RouteOutcome::Pending,
             tried: true,
             exists: false,
         };

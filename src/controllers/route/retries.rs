@@ -1,4 +1,4 @@
-//! Changes that wait for their next try after a failure: each on its own, and all new routes while the table is full.
+//! RouteChanges that wait for their next try after a failure: each on its own, and all new routes while the table is full.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -8,7 +8,7 @@ use std::{
 use ccm_core::{
     Error, ErrorKind,
     controllers::Backoff,
-    routes::{Changes, CloudRoute, DesiredRoute},
+    routes::{CloudRoute, DesiredRoute, RouteChanges},
 };
 use tokio::time::Instant;
 
@@ -69,7 +69,7 @@ pub(super) struct PendingRetries {
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     /// The changes.
-    pub(super) changes: Changes,
+    pub(super) changes: RouteChanges,
     /// The changes that wait, and the errors that they wait for.
     pub(super) waiting: HashMap<Key, Error>,
     /// Whether there is more to do at once afterwards.
@@ -84,7 +84,7 @@ impl PendingRetries {
     }
 
     /// Selects the changes of the plan that are applied now. Retries of changes that are not planned any more are forgotten.
-    pub(super) fn select(&mut self, plan: &Changes, now: Instant) -> Batch {
+    pub(super) fn select(&mut self, plan: &RouteChanges, now: Instant) -> Batch {
         let desired = plan.create.iter().chain(&plan.finish).map(Key::desired);
         let planned: HashSet<Key> = plan.delete.iter().map(Key::delete).chain(desired).collect();
         self.each.retain(|key, _| planned.contains(key));
@@ -98,10 +98,12 @@ impl PendingRetries {
         batch.changes.delete = self.take(&plan.delete, Key::delete, now, &mut batch);
         let deleting: HashSet<_> = batch.changes.delete.iter().map(|route| &route.handle).collect();
         // Destinations with an old path that is not deleted in this pass.
-        let stays = |route: &&CloudRoute| !deleting.contains(&route.handle);
-        let blocked = plan.delete.iter().filter(stays);
-        let blocked = blocked.map(|route| (route.destination.trunc(), Key::delete(route)));
-        let blocked: HashMap<_, _> = blocked.collect();
+        let blocked: HashMap<_, _> = plan
+            .delete
+            .iter()
+            .filter(|route| !deleting.contains(&route.handle))
+            .map(|route| (route.destination.trunc(), Key::delete(route)))
+            .collect();
         let frees_space = !batch.changes.delete.is_empty();
         let mut create = Vec::new();
         for route in &plan.create {
@@ -169,8 +171,7 @@ impl PendingRetries {
 
     /// A change failed.
     pub(super) fn failed(&mut self, key: Key, error: &Error, now: Instant) {
-        let failures = self.each.get(&key).map_or(0, |retry| retry.failures);
-        let failures = failures.saturating_add(1);
+        let failures = self.each.get(&key).map_or(0, |retry| retry.failures).saturating_add(1);
         let backoff = match error.kind() {
             ErrorKind::InvalidSpec
             | ErrorKind::PermissionDenied
@@ -224,8 +225,8 @@ mod tests {
         }
     }
 
-    fn plan(delete: &[usize], create: &[usize]) -> Changes {
-        Changes {
+    fn plan(delete: &[usize], create: &[usize]) -> RouteChanges {
+        RouteChanges {
             delete: delete.iter().map(|i| observed(*i)).collect(),
             create: create.iter().map(|i| desired(*i)).collect(),
             finish: Vec::new(),

@@ -9,10 +9,13 @@ use tokio::time::{Instant, sleep_until};
 use tracing::{debug, info};
 
 use super::{
-    COMPONENT, KnownTag, ServiceController, ownership_tag,
-    state::{Change, Name, Output},
+    COMPONENT, EVENT_LOOP_CHECK, KnownTag, ServiceController, ownership_tag,
+    state::{ClusterChange, Name, Output},
 };
-use crate::metrics::increment;
+use crate::{metrics::increment, server::Turns};
+
+/// The least time between two updates of the metrics that count all Services.
+const SHOWN: Duration = Duration::from_millis(250);
 
 /// The name of a discovery that fails in the log.
 const DISCOVERY: &str = "discovery";
@@ -32,7 +35,10 @@ impl ServiceController {
         // At most one at a time. Changes and timers are handled meanwhile, and known parts do not wait for it.
         let mut discovery: OptionFuture<BoxFuture<'_, ()>> = None.into();
         let mut discovers = false;
+        let turns = Turns::new(&self.checks, EVENT_LOOP_CHECK);
+        let mut shown: Option<Instant> = None;
         loop {
+            turns.begin();
             // All queued changes, so that they are one moment.
             while let Ok(change) = nodes.try_recv() {
                 self.node_changed(change);
@@ -43,7 +49,7 @@ impl ServiceController {
             let now = Instant::now();
             if drift.is_some_and(|due| due <= now) {
                 debug!(controller = COMPONENT, "Comparing all load balancers with the cloud");
-                self.change(Change::Drift);
+                self.change(ClusterChange::Drift);
                 drift = next_time(self.config.drift_period);
             }
             let due = self.state.lock().take_due(now);
@@ -52,10 +58,15 @@ impl ServiceController {
                 discovery = Some(task).into();
                 discovers = true;
             }
-            let queue = self.parts.depth();
-            self.state.lock().show(&self.metrics, queue);
+            // Each turn of the loop may have changed what they show.
+            let show = shown.map(|at| at + SHOWN).filter(|due| *due > now);
+            if show.is_none() {
+                let queue = self.parts.depth();
+                self.state.lock().show(&self.metrics, queue);
+                shown = Some(now);
+            }
             let due = self.state.lock().due(discovers);
-            let due = due.into_iter().chain(drift).min();
+            let due = due.into_iter().chain(drift).chain(show).min();
             tokio::select! {
                 biased;
                 () = self.shutdown.cancelled() => return,
@@ -65,31 +76,31 @@ impl ServiceController {
                 Some(change) = services.recv() => self.service_changed(change),
                 Some(Some(known)) = OptionFuture::from(tag.as_mut().map(ownership_tag::known)) => {
                     tag = None;
-                    self.change(Change::OwnershipTag(known));
+                    self.change(ClusterChange::OwnershipTag(known));
                 }
                 Some(()) = OptionFuture::from(due.map(sleep_until)) => {}
+                () = turns.due() => {}
             }
         }
     }
 
-    fn node_changed(&self, change: controllers::Change) {
+    fn node_changed(&self, change: controllers::StoreChange) {
         let name = change.into_key();
         let node = self.nodes.get(&name);
-        self.change(Change::Node(name, node));
+        self.change(ClusterChange::Node(name, node));
     }
 
-    fn service_changed(&self, change: controllers::Change) {
-        if matches!(change, controllers::Change::Vanished(_)) {
-            self.change(Change::Vanished);
+    fn service_changed(&self, change: controllers::StoreChange) {
+        if matches!(change, controllers::StoreChange::Vanished(_)) {
+            self.change(ClusterChange::Vanished);
         }
         let name: Name = change.into_key().into();
         let now = self.service(&name);
-        let now = now.map(|(object, claim, finalizers)| (Arc::clone(&object.view), claim, finalizers));
-        self.change(Change::Service(name, now));
+        self.change(ClusterChange::Service(name, now.map(|service| service.input())));
     }
 
     /// A change came in.
-    pub(super) fn change(&self, change: Change) {
+    pub(super) fn change(&self, change: ClusterChange) {
         let outputs = self.state.lock().changed(change, Instant::now());
         self.apply(outputs);
     }
@@ -126,6 +137,7 @@ impl ServiceController {
                 Output::Run(part, _) => self.parts.add(part),
                 Output::RunUnlessWaiting(part) => self.parts.add_unless_waiting(part),
                 Output::Object(name) => self.objects.add(name),
+                Output::CleanUp(name) => self.clean_up(&name),
                 Output::Event(event) => self.events.publish(&event),
                 Output::ProviderEvent(event) => self.events.publish_for_provider(&event),
                 Output::FollowNodes { parts } => {

@@ -9,7 +9,7 @@ use ccm_core::{
     Error, ErrorKind,
     controllers::{EventType, Recorder},
     load_balancer::{
-        Blocked, NodeSet, OrphanPart, PartKey, PartReport, PartState, ServiceEvent, ServiceId, ServiceView,
+        NodeSet, OrphanPart, PartKey, PartReport, PartState, ServiceEvent, ServiceId, ServiceView,
     },
 };
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -73,8 +73,9 @@ impl PartReports {
 
     /// Another process probably published the differences: if they stay, their Event comes soon.
     pub(super) fn expect_repetition(&mut self) {
-        let earlier = |at: Instant| at.checked_sub(EVENT_REPEAT_INTERVAL - REPEAT_AFTER_START);
-        self.blocked_published = self.blocked_published.and_then(earlier);
+        self.blocked_published = self
+            .blocked_published
+            .and_then(|at| at.checked_sub(EVENT_REPEAT_INTERVAL - REPEAT_AFTER_START));
     }
 }
 
@@ -172,9 +173,13 @@ impl Reported {
             return outputs;
         }
         reports.events.retain(|event| present().any(|present| present == event));
-        let is_about = |blocked: &&Blocked| blocked.service.as_ref().is_none_or(|service| service == id);
-        let blocked = report.blocked.iter().filter(is_about);
-        let blocked = blocked.map(ToString::to_string).collect::<Vec<_>>().join("; ");
+        let blocked = report
+            .blocked
+            .iter()
+            .filter(|blocked| blocked.service.as_ref().is_none_or(|service| service == id))
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join("; ");
         let is_known = reports.blocked == blocked && is_recent(reports.blocked_published);
         reports.blocked.clone_from(&blocked);
         if !blocked.is_empty() && !is_known {
@@ -242,9 +247,10 @@ impl Failure<'_> {
             );
             return ServiceEvent::warning(&view.id, "UpdateLoadBalancerFailed", message);
         }
-        let what = match view.wants_load_balancer() {
-            true => "ensure",
-            false => "delete",
+        let what = if view.wants_load_balancer() {
+            "ensure"
+        } else {
+            "delete"
         };
         let message = format!("Error syncing load balancer: failed to {what} load balancer: {text}");
         ServiceEvent::warning(&view.id, "SyncLoadBalancerFailed", message)
@@ -331,9 +337,10 @@ fn publish(recorder: &Recorder, event: &ServiceEvent) {
     let id = &event.service;
     let (namespace, uid) = (Some(id.namespace.to_string()), Some(id.uid.to_string()));
     let object = events::reference("v1", "Service", namespace, id.name.to_string(), uid);
-    let kind = match event.warning {
-        true => EventType::Warning,
-        false => EventType::Normal,
+    let kind = if event.warning {
+        EventType::Warning
+    } else {
+        EventType::Normal
     };
     recorder.publish(object, kind, event.reason, &event.message);
 }

@@ -19,7 +19,7 @@ metrics! {
         pub(super) node_latency: Histogram = "service_controller_nodesync_latency_seconds" in upstream(),
         host_latency: Histogram = "service_controller_update_loadbalancer_host_latency_seconds" in upstream(),
         pub(super) services: Family<Labels<1>, Gauge> = "ccm_services",
-        pub(super) failing: Family<Labels<1>, Gauge> = "ccm_services_held",
+        pub(super) failing: Family<Labels<1>, Gauge> = "ccm_services_failing",
         pub(super) parts: Family<Labels<1>, Gauge> = "ccm_service_parts",
         pub(super) running: Gauge = "ccm_service_parts_running",
         pub(super) queue: Family<Labels<1>, Gauge> = "ccm_service_queue",
@@ -28,7 +28,7 @@ metrics! {
         pub(super) retries: Family<Labels<1>, Counter> = "ccm_service_retries",
         pub(super) orphans: Family<Labels<1>, Gauge> = "ccm_service_orphans",
         pub(super) writes: Family<Labels<1>, Counter> = "ccm_service_writes",
-        pub(super) discoveries: Family<Labels<1>, Counter> = "ccm_service_surveys",
+        pub(super) discoveries: Family<Labels<1>, Counter> = "ccm_service_discoveries",
     }
 }
 
@@ -57,16 +57,23 @@ impl ServiceMetrics {
     }
 }
 
+/// Registers the metrics, and records a pass.
+#[cfg(test)]
+pub(crate) fn record_metrics(registry: &mut prometheus_client::registry::Registry) {
+    let metrics = ServiceMetrics::register(registry);
+    metrics.pass_ended(Cause::Nodes, Duration::from_secs(1), PartStatus::Failed);
+}
+
 #[cfg(test)]
 mod tests {
     use prometheus_client::registry::Registry;
 
-    use super::{super::state::State, *};
+    use super::{super::state::ControllerState, *};
 
     #[test]
     fn parts_that_wait_and_failures_about_nodes_are_counted() {
         let metrics = ServiceMetrics::register(&mut Registry::default());
-        State::default().show(&metrics, (1, 2));
+        ControllerState::default().show(&metrics, (1, 2));
         assert_eq!(metrics.queue.get_or_create(&[("state", "waiting")]).get(), 2);
         metrics.pass_ended(Cause::Nodes, Duration::from_secs(1), PartStatus::Failed);
         assert_eq!(metrics.node_errors.get(), 1);

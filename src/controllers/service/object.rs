@@ -12,7 +12,7 @@ use ccm_core::load_balancer::{
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::controllers::plan::{Change, Kind};
+use crate::controllers::plan::{Kind, PlannedChange};
 
 /// A patch of a Service object: the differences from its desired content.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub(super) struct ServiceAction {
     pub(super) address_follows: bool,
 }
 
-impl From<&ServiceAction> for Change {
+impl From<&ServiceAction> for PlannedChange {
     fn from(action: &ServiceAction) -> Self {
         Self::new(Effect::Change, Kind::Service, action)
     }
@@ -53,8 +53,7 @@ impl ServiceAction {
             false => (view.deleting || finalizers.needs_cleanup(view)).then(Vec::new),
         };
         change.ingress = ingress.filter(|ingress| !is_same(ingress, &view.ingress));
-        let conditions = effects.conditions.values();
-        let conditions = conditions.filter(|condition| !view.conditions.contains(condition));
+        let conditions = effects.conditions.values().filter(|condition| !view.conditions.contains(condition));
         change.conditions = conditions.cloned().collect();
         change.remove_finalizers = finalizers.surplus(view);
         change
@@ -100,8 +99,10 @@ impl ServiceAction {
             metadata["finalizers"] = json!(self.add_finalizers);
             // At the end: the API server would put them first.
             let known = view.finalizers.iter().map(|name| &**name);
-            let order = known.filter(|name| !self.remove_finalizers.contains(name));
-            let order: Vec<_> = order.chain(self.add_finalizers.iter().copied()).collect();
+            let order: Vec<_> = known
+                .filter(|name| !self.remove_finalizers.contains(name))
+                .chain(self.add_finalizers.iter().copied())
+                .collect();
             metadata["$setElementOrder/finalizers"] = json!(order);
         }
         if !self.remove_finalizers.is_empty() {
@@ -116,8 +117,7 @@ impl ServiceAction {
             patch["status"]["loadBalancer"] = json!({"ingress": all});
         }
         if !self.conditions.is_empty() {
-            let conditions = self.conditions.iter();
-            let conditions = conditions.map(|condition| condition_json(condition, view, now));
+            let conditions = self.conditions.iter().map(|condition| condition_json(condition, view, now));
             patch["status"]["conditions"] = conditions.collect();
         }
         patch
@@ -144,8 +144,8 @@ impl fmt::Display for ServiceAction {
             let shown = if ingress.is_empty() { "no address" } else { &all };
             format!("{shown} in the status")
         }));
-        let conditions = self.conditions.iter();
-        let conditions: BTreeMap<_, _> = conditions.map(|known| (&*known.kind, known.is_true)).collect();
+        let conditions: BTreeMap<_, _> =
+            self.conditions.iter().map(|known| (&*known.kind, known.is_true)).collect();
         parts.extend(conditions.into_iter().map(|(kind, is_true)| {
             let status = if is_true { "True" } else { "False" };
             format!("condition {kind}={status}")
@@ -189,9 +189,12 @@ fn condition_json(condition: &Condition, view: &ServiceView, now: Timestamp) -> 
         "reason": *condition.reason,
         "message": *condition.message,
     });
-    let same_status = |old: &Condition| old.kind == condition.kind && old.is_true == condition.is_true;
     // The time of the last transition stays if there was none.
-    if !view.conditions.iter().any(same_status) {
+    if !view
+        .conditions
+        .iter()
+        .any(|old| old.kind == condition.kind && old.is_true == condition.is_true)
+    {
         value["lastTransitionTime"] = json!(now.to_string());
     }
     value

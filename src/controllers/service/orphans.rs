@@ -130,8 +130,7 @@ impl Orphans {
         let waiting = self.deletable().filter(|(orphan, _)| !self.permitted.contains(&orphan.part));
         let (orphan, known) = waiting.min_by_key(|(_, known)| known.since)?;
         let due = known.since + self.config.delete_after;
-        let braked = self.last_permitted.filter(|_| self.is_braking);
-        let braked = braked.map(|last| last + BRAKE_INTERVAL);
+        let braked = self.last_permitted.filter(|_| self.is_braking).map(|last| last + BRAKE_INTERVAL);
         Some((braked.map_or(due, |braked| due.max(braked)), orphan.part.clone()))
     }
 

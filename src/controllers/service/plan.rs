@@ -14,8 +14,8 @@ use ccm_core::{
 };
 use tokio::time::Instant;
 
-use super::{nodes::Nodes, object::ServiceAction, orphans};
-use crate::controllers::plan::{Blocked, Change, Findings, Kind, Object, Plan};
+use super::{former, nodes::Nodes, object::ServiceAction, orphans};
+use crate::controllers::plan::{Blocked, Findings, Kind, Object, Plan, PlannedChange};
 
 /// The cluster, with nodes as they are after their planned changes.
 pub(crate) struct PlannedCluster<'a> {
@@ -47,11 +47,16 @@ pub(crate) async fn plan(
         }
     }
     let read = async {
-        let discovery = balancers.discover(&request).await?;
+        let mut request = request;
+        let mut discovery = balancers.discover(&request).await?;
+        if let Some(with_cleanups) = with_cleanups(&request, balancers, &discovery) {
+            discovery = balancers.discover(&with_cleanups).await?;
+            request = with_cleanups;
+        }
         let parts = balancers.plan(&request, only).await?;
-        Ok::<_, Error>((discovery, parts))
+        Ok::<_, Error>((request, discovery, parts))
     };
-    let (discovery, parts) = match read.await {
+    let (request, discovery, parts) = match read.await {
         Ok(read) => read,
         Err(error) => return plan.problem("load balancers", error.report()),
     };
@@ -62,6 +67,10 @@ pub(crate) async fn plan(
     for (view, has) in request.snapshot.services.iter().zip(&discovery.services) {
         if !planned(&view.id) {
             continue;
+        }
+        let former = has.former.as_ref();
+        if let Some(event) = former.and_then(|former| former::event(view, has.claim, former)) {
+            plan.service(&view.id).warn(event.message);
         }
         let nothing = Effects::default();
         let mut members = parts.iter().flat_map(|part| &part.members);
@@ -87,6 +96,23 @@ pub(crate) async fn plan(
     }
 }
 
+/// The same request, with the cleanup views of the Services whose former load balancers are to be deleted. `None` if there are
+/// none.
+fn with_cleanups(request: &Request, balancers: &dyn LoadBalancers, discovery: &Discovery) -> Option<Request> {
+    let mut snapshot = ClusterSnapshot::clone(&request.snapshot);
+    let mut has_cleanups = false;
+    for (view, parts) in snapshot.services.iter_mut().zip(&discovery.services) {
+        if let Some(former) = &parts.former
+            && former::is_due(view, former)
+            && let Some(cleanup) = balancers.cleanup_view(view, view)
+        {
+            *view = Arc::new(cleanup);
+            has_cleanups = true;
+        }
+    }
+    has_cleanups.then(|| Request::new(Arc::new(snapshot), request.read))
+}
+
 impl PlannedCluster<'_> {
     /// The only Service that is planned.
     ///
@@ -98,8 +124,7 @@ impl PlannedCluster<'_> {
         let (named, elsewhere): (Vec<_>, Vec<_>) =
             named.partition(|object| &*object.view.id.namespace == namespace);
         let Some(object) = named.first() else {
-            let others = elsewhere.iter().map(|object| object.view.id.to_string());
-            let others: Vec<_> = others.collect();
+            let others: Vec<_> = elsewhere.iter().map(|object| object.view.id.to_string()).collect();
             let hint = match others.as_slice() {
                 [] => String::new(),
                 others => format!("; there is {}", others.join(", ")),
@@ -120,16 +145,13 @@ impl PlannedCluster<'_> {
             nodes.apply(&node.view.name, Some(node), Instant::now());
         }
         let concerned = self.services.iter().filter(|object| object.is_concerned());
-        let mut services: Vec<_> = concerned.map(|object| Arc::clone(&object.view)).collect();
-        services.sort_by(|a, b| a.id.cmp(&b.id));
-        ClusterSnapshot {
-            services,
-            cluster: ClusterView {
-                name: self.cluster_name.into(),
-                ownership_tag: self.ownership_tag.clone(),
-                nodes: nodes.set(),
-            },
-        }
+        let services = concerned.map(|object| Arc::clone(&object.view)).collect();
+        let cluster = ClusterView {
+            name: self.cluster_name.into(),
+            ownership_tag: self.ownership_tag.clone(),
+            nodes: nodes.set(),
+        };
+        ClusterSnapshot::new(services, cluster)
     }
 }
 
@@ -144,9 +166,12 @@ fn part_of(part: &str, services: BTreeSet<String>) -> Object {
 /// only Service.
 fn add_part(report: &PartReport, discovery: &Discovery, plan: &mut Plan) {
     let part = &report.part;
-    let services = discovery.services.iter();
-    let services = services.filter(|parts| parts.joins.contains(part) || parts.leaves.contains(part));
-    let services: Vec<_> = services.map(|parts| &parts.service).collect();
+    let services: Vec<_> = discovery
+        .services
+        .iter()
+        .filter(|parts| parts.joins.contains(part) || parts.leaves.contains(part))
+        .map(|parts| &parts.service)
+        .collect();
     let whole = match services.as_slice() {
         [alone] => Object::Service {
             service: alone.to_string(),
@@ -156,10 +181,10 @@ fn add_part(report: &PartReport, discovery: &Discovery, plan: &mut Plan) {
     let mut of_whole = Findings::default();
     for step in report.steps.iter().map(|step| &step.description) {
         let findings = step.service.as_ref().map(|id| plan.service(id));
-        findings.unwrap_or(&mut of_whole).act(Change {
+        findings.unwrap_or(&mut of_whole).act(PlannedChange {
             why: step.reason.clone(),
             part: Some(part.to_string()),
-            ..Change::new(step.effect, Kind::Cloud, &step.sentence)
+            ..PlannedChange::new(step.effect, Kind::Cloud, &step.sentence)
         });
     }
     for blocked in &report.blocked {

@@ -2,12 +2,36 @@
 //!
 //! | Verb | Functions |
 //! |---|---|
-//! | a change came in | [`State::changed`], [`State::take_due`] for time |
-//! | take work | [`State::take_discovery`], [`State::take_part`], [`State::take_object`] |
-//! | work ended | [`State::discovery_ended`], [`State::part_ended`], [`State::object_ended`]; [`State::part_writes`] on the way |
+//! | a change came in | [`ControllerState::changed`], [`ControllerState::take_due`] for time |
+//! | take work | [`ControllerState::take_discovery`], [`ControllerState::take_part`], [`ControllerState::take_object`] |
+//! | work ended | [`ControllerState::discovery_ended`], [`ControllerState::part_ended`], [`ControllerState::object_ended`]; [`ControllerState::part_writes`] on the way |
 //!
 //! Level triggered: a change only causes a comparison. If the desired state of a Service changes, its parts become *dirty*. A
 //! pass over a part uses everything that is known at that moment, and later changes make the part dirty again.
+//!
+//! # Which facts are here
+//!
+//! The plan engine also remembers Services between passes (`Memory` in `ccm_core::plan`). Each fact has one place that decides,
+//! and the other one has at most a copy of the last answer:
+//!
+//! ```text
+//!            plan engine                          this state
+//!   discovery: joins, leaves of each Service ---> joins, leaves   whom to run, whom an end concerns
+//!   run: member.finished, member.effects     ---> served          the status and finalizers to write
+//!   run: next                                ---> jobs            which parts are due, when, and why
+//!   run: renamed                             ---> names of parts
+//!   facts for later parts, early facts; which parts serve or were left   (never here)
+//!   ^--- snapshot, job.ask(): what is desired, how old answers may be, priority
+//! ```
+//!
+//! | Fact | Decides | Why |
+//! |---|---|---|
+//! | the parts of a Service, in order | engine | it needs the listings of the cloud; here is the last answer |
+//! | facts of a part for later parts | engine | their type is the provider's; no pass could begin without them |
+//! | that one part serves a Service or was left | engine | the order of leaving depends on it within a pass |
+//! | that the Service as a whole is served, with its effects | this state | `finished` of a pass may be of an older form of the Service |
+//! | what is due, when, and for whom | this state | the engine starts no work |
+//! | that a create has replaced a part's name | engine | older listings still have the old name; here the name is only replaced |
 
 mod ended;
 mod entry;
@@ -15,7 +39,7 @@ mod jobs;
 mod status;
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     sync::Arc,
     time::Duration,
 };
@@ -25,7 +49,7 @@ use ccm_core::{
     controllers::{NodeObject, ServiceObject},
     load_balancer::{
         Claim, ClusterSnapshot, ClusterView, OrphanPart, OwnershipTag, PartKey, ProviderFinalizers,
-        ServiceEvent, ServiceId, ServiceView,
+        ServiceEvent, ServiceId, ServiceParts, ServiceView,
     },
 };
 use tokio::time::Instant;
@@ -34,7 +58,7 @@ pub(super) use self::jobs::{Cause, Job, Next, PartStatus};
 use self::{entry::ServiceEntry, jobs::Moment};
 use super::{
     OBJECT_BACKOFF,
-    nodes::Nodes,
+    nodes::{NodeGeneration, Nodes},
     object::{ServiceAction, is_own_writing, lacking},
     orphans::Orphans,
 };
@@ -50,10 +74,36 @@ fn name(id: &ServiceId) -> Name {
     format!("{}/{}", id.namespace, id.name).into()
 }
 
+/// A Service, with the provider's answers about it.
+pub(super) struct ServiceInput {
+    pub(super) view: Arc<ServiceView>,
+    pub(super) claim: Claim,
+    /// The provider's own finalizers for it.
+    pub(super) finalizers: ProviderFinalizers,
+}
+
+/// A Service object, with the provider's answers about it. They are as new as the object.
+pub(super) struct ClaimedService {
+    pub(super) object: Arc<ServiceObject>,
+    pub(super) claim: Claim,
+    /// The provider's own finalizers for it.
+    pub(super) finalizers: ProviderFinalizers,
+}
+
+impl ClaimedService {
+    pub(super) fn input(&self) -> ServiceInput {
+        ServiceInput {
+            view: Arc::clone(&self.object.view),
+            claim: self.claim,
+            finalizers: self.finalizers,
+        }
+    }
+}
+
 /// A change that came in.
-pub(super) enum Change {
+pub(super) enum ClusterChange {
     /// The present form of a Service, its claim, and the provider's finalizers for it; `None`: it does not exist.
-    Service(Name, Option<(Arc<ServiceView>, Claim, ProviderFinalizers)>),
+    Service(Name, Option<ServiceInput>),
     /// A listing lost Services.
     Vanished,
     /// The present form of a node; `None`: it does not exist.
@@ -73,6 +123,8 @@ pub(super) enum Output {
     RunUnlessWaiting(PartKey),
     /// Compare the Service object with its desired content.
     Object(Name),
+    /// Clean up a Service of another controller, whose former load balancer is ours.
+    CleanUp(Name),
     /// Publish an event.
     Event(ServiceEvent),
     /// Publish an event of the provider.
@@ -81,7 +133,7 @@ pub(super) enum Output {
     Orphans(Vec<OrphanPart>),
     /// So many parts begin to follow changed nodes.
     FollowNodes { parts: usize },
-    /// All parts follow, after this time.
+    /// All parts that do not fail follow, after this time.
     NodesFollowed(Duration),
 }
 
@@ -96,9 +148,20 @@ pub(super) struct PartTask {
     pub(super) job: Job,
     pub(super) snapshot: Arc<ClusterSnapshot>,
     /// The generation of the nodes in it.
-    nodes: u64,
+    nodes: NodeGeneration,
     /// Whether the pass may delete the part if it is an orphan.
     pub(super) delete_orphan: bool,
+    /// Whether the pass reports all members, not only those that have changed.
+    pub(super) report_all: bool,
+    /// A refused member keeps its wait: the pass runs earlier, and only for the others to follow the nodes.
+    keeps_retry: bool,
+}
+
+impl PartTask {
+    /// The Service as the pass knows it.
+    fn view(&self, id: &ServiceId) -> Option<&Arc<ServiceView>> {
+        self.snapshot.service(id)
+    }
 }
 
 /// The work on a Service object.
@@ -123,29 +186,50 @@ pub(super) struct ObjectWrite {
 struct PartEntry {
     /// The next run, if one is due.
     job: Option<Job>,
+    /// The greatest cause that ended its wait for the next try, since the last pass began.
+    ended_wait: Option<Cause>,
     /// The nodes that it follows, by their generation.
-    follows: Option<u64>,
+    follows: Option<NodeGeneration>,
     status: PartStatus,
     /// The last pass waits for quota that is reserved for users.
     waits_for_quota: bool,
     /// A pass is running.
     running: bool,
+    /// The next pass reports all members: one is not served, and the last passes did not report it.
+    report_all: bool,
     /// The last plan with a step.
     plan: Option<Plan>,
 }
 
+impl PartEntry {
+    /// Adds a job. Returns the output that runs it. `ends_wait`: also if the part waits for its next try.
+    fn request(&mut self, part: &PartKey, job: Job, ends_wait: bool) -> Output {
+        job.add_to(&mut self.job);
+        if !ends_wait {
+            return Output::RunUnlessWaiting(part.clone());
+        }
+        self.ended_wait = self.ended_wait.max(Some(job.cause));
+        Output::Run(part.clone(), job.priority)
+    }
+}
+
 /// The state of the controller.
 #[derive(Debug, Default)]
-pub(super) struct State {
-    services: HashMap<Name, ServiceEntry>,
-    parts: HashMap<PartKey, PartEntry>,
+pub(super) struct ControllerState {
+    // In order, so that the same changes have the same consequences in every run.
+    services: BTreeMap<Name, ServiceEntry>,
+    parts: BTreeMap<PartKey, PartEntry>,
     /// The members of each part, by the last discovery.
-    members: HashMap<PartKey, Vec<Name>>,
+    members: BTreeMap<PartKey, BTreeSet<Name>>,
+    /// The parts of all Services, by the last discovery.
+    discovered: Vec<Arc<ServiceParts>>,
     nodes: Nodes,
     orphans: Orphans,
     snapshot: Arc<ClusterSnapshot>,
-    snapshot_nodes: u64,
+    snapshot_nodes: NodeGeneration,
     snapshot_is_old: bool,
+    /// The snapshot has an older status or older finalizers of a Service. No change follows from them.
+    snapshot_status_is_old: bool,
     /// The next discovery, if one is due.
     discovery: Option<Job>,
     /// How many discoveries in a row failed, and when the next one is due.
@@ -153,8 +237,10 @@ pub(super) struct State {
     retry_discovery: Option<Instant>,
     /// The last discovery waits for quota that is reserved for users.
     discovery_waits_for_quota: bool,
+    /// The nodes of the last discovery that followed a change of nodes.
+    discovered_nodes: NodeGeneration,
     /// Since when parts follow the nodes of this generation, while some do not yet.
-    following: Option<(Instant, u64)>,
+    following: Option<(Instant, NodeGeneration)>,
     moment: Moment,
     /// All kinds of failures that occurred.
     kinds: HashSet<&'static str>,
@@ -162,7 +248,7 @@ pub(super) struct State {
     started: bool,
 }
 
-impl State {
+impl ControllerState {
     pub(super) fn new(cluster_name: Arc<str>, ownership_tag: OwnershipTag, orphans: OrphanConfig) -> Self {
         Self {
             snapshot: Arc::new(ClusterSnapshot {
@@ -180,40 +266,40 @@ impl State {
     }
 
     /// A change came in.
-    pub(super) fn changed(&mut self, change: Change, at: Instant) -> Vec<Output> {
+    pub(super) fn changed(&mut self, change: ClusterChange, at: Instant) -> Vec<Output> {
         match change {
-            Change::Service(name, Some(now)) => return self.service_changed(name, now, at),
-            Change::Service(name, None) => self.forget(&name, at),
-            Change::Vanished => self.orphans.restart(at),
-            Change::Node(name, node) => {
+            ClusterChange::Service(name, Some(now)) => return self.service_changed(name, now, at),
+            ClusterChange::Service(name, None) => self.forget(&name, at),
+            ClusterChange::Vanished => self.orphans.restart(at),
+            ClusterChange::Node(name, node) => {
                 self.snapshot_is_old |= self.nodes.apply(&name, node.as_deref(), at);
             }
-            Change::OwnershipTag(tag) => {
+            ClusterChange::OwnershipTag(tag) => {
                 Arc::make_mut(&mut self.snapshot).cluster.ownership_tag = tag;
                 self.snapshot_is_old = true;
                 self.check_drift(at);
             }
-            Change::Drift => self.check_drift(at),
+            ClusterChange::Drift => self.check_drift(at),
         }
         Vec::new()
     }
 
-    fn service_changed(
-        &mut self,
-        name: Name,
-        (view, claim, finalizers): (Arc<ServiceView>, Claim, ProviderFinalizers),
-        at: Instant,
-    ) -> Vec<Output> {
+    fn service_changed(&mut self, name: Name, input: ServiceInput, at: Instant) -> Vec<Output> {
+        let ServiceInput {
+            view,
+            claim,
+            finalizers,
+        } = input;
         let known = self.services.get(&name);
         if known.is_some_and(|entry| entry.view.id != view.id) {
             // Another Service with the same name.
             self.forget(&name, at);
         }
-        self.snapshot_is_old = true;
         let after = self.moment.at(at);
         let inherited =
             !self.started && view.wants_load_balancer() && view.has_finalizer() && !view.ingress.is_empty();
         let job = Job::service(Some(after));
+        let is_new = !self.services.contains_key(&name);
         let entry = self.services.entry(Arc::clone(&name)).or_insert_with(|| {
             let mut dirty = job;
             if inherited {
@@ -221,7 +307,12 @@ impl State {
                 dirty.priority = Priority::Background;
             }
             let dirty = (claim == Claim::Ours).then_some(dirty);
-            ServiceEntry::new((Arc::clone(&view), claim, finalizers), dirty, inherited)
+            let input = ServiceInput {
+                view: Arc::clone(&view),
+                claim,
+                finalizers,
+            };
+            ServiceEntry::new(input, dirty, inherited)
         });
         // A Service that another controller serves, before and after the change, has no parts.
         let is_ours = entry.is_ours() || claim == Claim::Ours;
@@ -230,24 +321,45 @@ impl State {
             let served = entry.served.iter().map(|served| &served.effects);
             let own = |effects| is_own_writing(&entry.view, &view, effects);
             let own = served.chain([&entry.early]).any(own);
-            let after = job.after.filter(|_| !own);
+            let after = if own { None } else { job.after };
             Job { after, ..job }.add_to(&mut entry.dirty);
             entry.lost = 0;
+            entry.moved = false;
             // If it has the form again in which it was served, its load balancer may have been deleted or changed meanwhile.
             entry.served.take_if(|served| served.view.asks_the_same(&view));
             entry.requeued = None;
+        }
+        let may_need_cleanup = claim != Claim::Ours && finalizers.needs_cleanup(&view.cleanup(&view));
+        if may_need_cleanup && (is_new || entry.claim != claim || !entry.view.asks_the_same(&view)) {
+            // Only the cloud shows whether it was ours before this process started.
+            entry.former.is_known = false;
+            Job::now(Cause::Service).add_to(&mut self.discovery);
         }
         if entry.view.wants_load_balancer() != view.wants_load_balancer() {
             entry.reported.turn();
         }
         let was_ours = entry.is_ours();
+        let was_included = entry.included;
+        // A Service without a finalizer of ours has nothing to leave, unless it has a tag.
+        let keeps_parts = entry.view.asks_the_same(&view)
+            && entry.claim == claim
+            && (view.wants_load_balancer() || entry.view.finalizers == view.finalizers);
         entry.early.annotations = lacking(&view, &entry.early);
+        if let Some(served) = entry.served.as_mut().filter(|served| served.view.asks_the_same(&view)) {
+            // Comparisons with the present view are short then.
+            served.view = Arc::clone(&view);
+        }
         entry.view = view;
         entry.claim = claim;
         entry.finalizers = finalizers;
         // A Service that another controller served gets our finalizer first.
         entry.included &= was_ours || !entry.is_ours();
         entry.included |= !entry.has_to_wait();
+        if entry.included != was_included || (entry.included && !keeps_parts) {
+            self.snapshot_is_old = true;
+        } else {
+            self.snapshot_status_is_old |= entry.included;
+        }
         if entry.included
             && let Some(job) = entry.dirty
         {
@@ -270,15 +382,13 @@ impl State {
             Job::service(after).add_to(&mut self.discovery);
         }
         for part in entry.parts() {
-            if let Some(members) = self.members.get_mut(part) {
-                members.retain(|member| member != name);
-            }
+            self.remove_member(part, name);
         }
-        self.forget_idle_parts();
     }
 
     fn check_drift(&mut self, at: Instant) {
         let job = Job::drift(at);
+        self.renew_status();
         for entry in self.services.values_mut().filter(|entry| entry.is_ours()) {
             job.add_to(&mut entry.dirty);
         }
@@ -288,9 +398,9 @@ impl State {
     /// When the next work is due without a change. `discovers`: a discovery is running or due, and work that only leads to
     /// a discovery waits for it.
     pub(super) fn due(&self, discovers: bool) -> Option<Instant> {
-        let nodes = self.nodes.due().filter(|_| self.started);
+        let nodes = if self.started { self.nodes.due() } else { None };
         if discovers || self.retry_discovery.is_some() {
-            let retry = self.retry_discovery.filter(|_| !discovers);
+            let retry = if discovers { None } else { self.retry_discovery };
             return nodes.into_iter().chain(retry).min();
         }
         let again = self.services.values().filter_map(|entry| entry.again).min();
@@ -300,7 +410,11 @@ impl State {
 
     fn orphans_due(&self) -> Option<Instant> {
         // While passes do not know of every Service, nothing is reported or deleted.
-        self.orphans.due().filter(|_| self.all_included())
+        if self.all_included() {
+            self.orphans.due()
+        } else {
+            None
+        }
     }
 
     /// Time has passed. If nodes changed and it is time to follow them, runs the parts that do not. While discovery fails,
@@ -308,18 +422,29 @@ impl State {
     pub(super) fn take_due(&mut self, at: Instant) -> Vec<Output> {
         let mut outputs = Vec::new();
         if self.started && self.nodes.take_due(at) {
-            let job = Job::now(Cause::Nodes);
-            // A cloud may have parts for each zone.
-            job.add_to(&mut self.discovery);
-            let generation = self.nodes.generation();
-            let behind: Vec<_> = self.behind(generation).cloned().collect();
-            self.following = (!behind.is_empty()).then_some((at, generation));
-            outputs.push(Output::FollowNodes { parts: behind.len() });
-            outputs.extend(behind.iter().map(|part| self.make_dirty(part, job)));
+            outputs.extend(self.follow_nodes(at));
         }
         if self.failed_discoveries > 0 {
             outputs.extend(self.requeue_known());
         }
+        outputs
+    }
+
+    /// Runs the parts that do not follow the nodes.
+    fn follow_nodes(&mut self, at: Instant) -> Vec<Output> {
+        let generation = self.nodes.generation();
+        let only_labels = !self.discovered_nodes.is_behind(generation, false);
+        if only_labels && !self.services.values().any(|entry| entry.selects_by_labels) {
+            return Vec::new();
+        }
+        let behind: Vec<_> = self.behind(generation).cloned().collect();
+        let job = Job::now(Cause::Nodes);
+        // A cloud may have parts for each zone.
+        job.add_to(&mut self.discovery);
+        self.discovered_nodes = generation;
+        self.following = self.has_lagging_part(generation).then_some((at, generation));
+        let mut outputs = vec![Output::FollowNodes { parts: behind.len() }];
+        outputs.extend(behind.iter().map(|part| self.make_dirty(part, job)));
         outputs
     }
 
@@ -328,7 +453,8 @@ impl State {
     fn requeue_known(&mut self) -> Vec<Output> {
         let mut known = Vec::new();
         for entry in self.services.values_mut() {
-            if let Some(job) = entry.dirty.filter(|_| entry.waits_for_discovery())
+            if entry.waits_for_discovery()
+                && let Some(job) = entry.dirty
                 && entry.requeued != Some(job)
             {
                 entry.requeued = Some(job);
@@ -340,27 +466,45 @@ impl State {
     }
 
     /// Parts of load balancers that do not follow the nodes of this generation.
-    fn behind(&self, generation: u64) -> impl Iterator<Item = &PartKey> {
-        let wants = |key| {
+    fn behind(&self, generation: NodeGeneration) -> impl Iterator<Item = &PartKey> {
+        let is_behind = move |key: &PartKey, part: &PartEntry| {
             let mut members = self.members_of(key);
-            members.any(|(_, entry)| entry.view.wants_load_balancer())
+            members.any(|(_, entry)| {
+                let follows = part.follows;
+                entry.view.wants_load_balancer()
+                    && follows.is_none_or(|follows| follows.is_behind(generation, entry.selects_by_labels))
+            })
         };
         let parts = self.parts.iter();
-        let behind = parts.filter(move |(_, part)| part.follows.is_none_or(|follows| follows < generation));
-        behind.map(|(key, _)| key).filter(move |key| wants(key))
+        let behind = parts.filter(move |(key, part)| is_behind(key, part));
+        behind.map(|(key, _)| key)
+    }
+
+    /// Whether a part that can follow the nodes does not yet. One in trouble follows them with its next try, and has metrics of
+    /// its own.
+    fn has_lagging_part(&self, generation: NodeGeneration) -> bool {
+        self.behind(generation)
+            .filter_map(|key| self.parts.get(key))
+            .any(|part| !part.status.fails())
     }
 
     /// Adds a job to the part. Returns the output that runs it.
     fn make_dirty(&mut self, part: &PartKey, job: Job) -> Output {
         let entry = self.parts.entry(part.clone()).or_default();
-        job.add_to(&mut entry.job);
-        match (job.cause, entry.status) {
-            (Cause::Service, _) | (Cause::Nodes, PartStatus::Refused | PartStatus::Degraded) => {
-                Output::Run(part.clone(), job.priority)
-            }
-            (Cause::Nodes, _) if entry.waits_for_quota => Output::Run(part.clone(), job.priority),
-            _ => Output::RunUnlessWaiting(part.clone()),
-        }
+        let ends_wait = match job.cause {
+            Cause::Service => true,
+            // A refused member does not keep the others from following.
+            Cause::Nodes => entry.status == PartStatus::Refused || entry.waits_for_quota,
+            Cause::Drift => false,
+        };
+        entry.request(part, job, ends_wait)
+    }
+
+    /// Adds a job to a part that comes after one that changed. If it fails, its next try uses what has changed.
+    fn make_next_dirty(&mut self, part: &PartKey, job: Job) -> Output {
+        let entry = self.parts.entry(part.clone()).or_default();
+        let ends_wait = !entry.status.fails();
+        entry.request(part, job, ends_wait)
     }
 
     /// The members of a part.
@@ -380,25 +524,36 @@ impl State {
         entry.map(|entry| Arc::clone(&entry.view))
     }
 
+    /// Whether a discovery has found the former load balancer of this Service of another controller, or that it has none.
+    pub(super) fn is_former_known(&mut self, view: &ServiceView) -> bool {
+        let entry = self.entry(&view.id);
+        entry.is_some_and(|entry| entry.former.is_known && entry.view.asks_the_same(view))
+    }
+
     fn entry(&mut self, id: &ServiceId) -> Option<&mut ServiceEntry> {
         let entry = self.services.get_mut(&name(id))?;
         (&entry.view.id == id).then_some(entry)
     }
 
-    /// The cluster as it is now, one value for one moment.
+    /// The next snapshot has the present status of every Service: work that follows no change, such as a retry, may depend on
+    /// an address that was known.
+    fn renew_status(&mut self) {
+        self.snapshot_is_old |= self.snapshot_status_is_old;
+    }
+
+    /// The cluster as it is now, one value for one moment. A change of the status or the finalizers alone needs no other one:
+    /// with each snapshot, the parts of all Services are computed again.
     fn snapshot(&mut self) -> Arc<ClusterSnapshot> {
         if std::mem::take(&mut self.snapshot_is_old) {
+            self.snapshot_status_is_old = false;
             let included = self.services.values().filter(|entry| entry.included);
-            let mut services: Vec<_> = included.map(|entry| Arc::clone(&entry.view)).collect();
-            services.sort_by(|a, b| a.id.cmp(&b.id));
+            let services = included.map(|entry| Arc::clone(&entry.view)).collect();
+            let cluster = ClusterView {
+                nodes: self.nodes.set(),
+                ..self.snapshot.cluster.clone()
+            };
             self.snapshot_nodes = self.nodes.generation();
-            self.snapshot = Arc::new(ClusterSnapshot {
-                services,
-                cluster: ClusterView {
-                    nodes: self.nodes.set(),
-                    ..self.snapshot.cluster.clone()
-                },
-            });
+            self.snapshot = Arc::new(ClusterSnapshot::new(services, cluster));
         }
         Arc::clone(&self.snapshot)
     }
@@ -411,8 +566,10 @@ impl State {
             return None;
         }
         self.retry_discovery = None;
+        let mut renews_status = false;
         for entry in self.services.values_mut() {
             if entry.again.take_if(|again| *again <= at).is_some() {
+                renews_status = true;
                 let job = match entry.lost {
                     0 => Job::now(Cause::Nodes),
                     // Remembered answers did not help.
@@ -421,6 +578,9 @@ impl State {
                 job.add_to(&mut entry.dirty);
                 job.add_to(&mut self.discovery);
             }
+        }
+        if renews_status {
+            self.renew_status();
         }
         if self.orphans_due().is_some_and(|due| due <= at) {
             Job::now(Cause::Service).add_to(&mut self.discovery);
@@ -436,9 +596,16 @@ impl State {
         let part = self.parts.get_mut(key)?;
         let mut job = part.job.take()?;
         part.running = true;
-        if part.status.is_trouble() {
+        let ended_wait = part.ended_wait.take();
+        let report_all = std::mem::take(&mut part.report_all);
+        let is_own_retry = part.status.is_trouble() && ended_wait.is_none();
+        if is_own_retry {
             // The reason may have been an old answer.
             job.after = job.after.max(Some(moment));
+        }
+        let keeps_retry = ended_wait == Some(Cause::Nodes) && part.status == PartStatus::Refused;
+        if is_own_retry {
+            self.renew_status();
         }
         // While a Service waits for its finalizer, it may adopt an orphan.
         let permitted = self.orphans.permits(key);
@@ -448,18 +615,21 @@ impl State {
         Some(PartTask {
             job,
             delete_orphan: permitted && self.all_included(),
+            report_all,
             snapshot: self.snapshot(),
             nodes: self.snapshot_nodes,
+            keeps_retry,
         })
     }
 
     /// Takes a Service object: its differences from the desired content. Of a later form than the last change that came in,
     /// it may be another controller's now.
-    pub(super) fn take_object(
-        &mut self,
-        (object, claim, finalizers): &(Arc<ServiceObject>, Claim, ProviderFinalizers),
-        at: Instant,
-    ) -> ObjectTask {
+    pub(super) fn take_object(&mut self, service: &ClaimedService, at: Instant) -> ObjectTask {
+        let ClaimedService {
+            object,
+            claim,
+            finalizers,
+        } = service;
         let Some(entry) = self.entry(&object.view.id) else {
             return ObjectTask::Nothing;
         };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ccm_core::{
     client::later,
-    controllers::ServiceObject,
+    controllers::{ServiceObject, WorkQueue},
     error::report,
     load_balancer::{PartKey, PartReport, PartState, Request, StepDescription},
 };
@@ -56,6 +56,7 @@ impl ServiceController {
             snapshot: Arc::clone(&task.snapshot),
             read: task.job.ask(),
             delete_orphan: task.delete_orphan,
+            report_all: task.report_all,
             announce: Some(Arc::new(announce)),
         };
         let began = Instant::now();
@@ -63,18 +64,7 @@ impl ServiceController {
         let now = Instant::now();
         let (outputs, next) = self.state.lock().part_ended(&task, &report, now);
         self.show_pass(part, cause, &report, began);
-        match (&report.renamed, next) {
-            (_, Next::Done) => self.parts.done(part),
-            (None, Next::Until(due)) => self.parts.done_until(part, due),
-            (None, Next::Backoff { least }) => {
-                self.parts.done_with_backoff_of_at_least(part, least);
-            }
-            (Some(new), Next::Until(due)) => self.parts.renamed_until(part, new.clone(), due),
-            (Some(new), Next::Backoff { least }) => {
-                let due = later(now, BACKOFF.first.max(least));
-                self.parts.renamed_until(part, new.clone(), due);
-            }
-        }
+        put_back(&self.parts, part, report.renamed.as_ref(), next);
         self.apply(outputs);
         // Something may be due later.
         self.changed.notify_one();
@@ -106,6 +96,28 @@ impl ServiceController {
     }
 }
 
+/// Puts a part back into the queue after a pass, under its new name if a create renamed it.
+pub(super) fn put_back(queue: &WorkQueue<PartKey>, part: &PartKey, renamed: Option<&PartKey>, next: Next) {
+    let Some(new) = renamed else {
+        match next {
+            Next::Done => queue.done(part),
+            Next::Until(due) => queue.done_until(part, due),
+            Next::Backoff { least } => {
+                queue.done_with_backoff_of_at_least(part, least);
+            }
+            Next::LastRetry => queue.done_until_retry(part),
+        }
+        return;
+    };
+    let due = match next {
+        Next::Done => return queue.done(part),
+        Next::Until(due) => due,
+        Next::Backoff { least } => later(Instant::now(), BACKOFF.first.max(least)),
+        Next::LastRetry => later(Instant::now(), BACKOFF.first),
+    };
+    queue.renamed_until(part, new.clone(), due);
+}
+
 // === Objects ===
 
 impl ServiceController {
@@ -121,10 +133,13 @@ impl ServiceController {
             self.events.works(name);
             return self.objects.done(name);
         };
+        if self.waits_for_former(&now.object, now.claim) {
+            return self.objects.done(name);
+        }
         let task = self.state.lock().take_object(&now, Instant::now());
         let is_done = match task {
             ObjectTask::Later(due) => return self.objects.done_until(name, due),
-            ObjectTask::Write(write) => self.write(name, &now.0, write).await,
+            ObjectTask::Write(write) => self.write(name, &now.object, write).await,
             ObjectTask::Nothing => true,
         };
         if is_done {
@@ -157,7 +172,7 @@ impl ServiceController {
         let result = api.patch_status(&view.id.name, &PatchParams::default(), &body).await;
         let (label, end) = match &result {
             Err(error) if is_not_found(error) => {
-                increment(&self.metrics.writes, "result", "gone");
+                increment(&self.metrics.writes, "result", "missing");
                 return true;
             }
             Err(kube::Error::Api(status)) if status.code == 409 => {

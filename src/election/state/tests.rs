@@ -8,8 +8,8 @@ use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn state() -> State {
-    State::new(&super::super::tests::config(), "me", "ccm")
+fn state() -> ElectionState {
+    ElectionState::new(&super::super::tests::config(), "me", "ccm")
 }
 
 fn clock() -> Timestamp {
@@ -29,7 +29,7 @@ fn held_by(holder: &str, renewed: &str) -> Lease {
 }
 
 /// The second in which a Lease that never changes is acquired.
-fn taken_after(state: &mut State, lease: &Lease, start: Instant) -> Option<u32> {
+fn taken_after(state: &mut ElectionState, lease: &Lease, start: Instant) -> Option<u32> {
     (0..100).find(|second| {
         let step = state.observe(Some(lease.clone()), start + *second * SECOND, clock());
         assert!(matches!(step, None | Some(Step::Update(_))), "{step:?}");

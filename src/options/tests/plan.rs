@@ -18,7 +18,17 @@ fn the_word_may_stand_anywhere_among_the_flags_of_a_manifest() {
         let request = plan(words);
         assert_eq!((request.service, request.output), (None, OutputFormat::Text), "{words:?}");
     }
-    let request = plan(&["plan", "--cloud-provider=acme", "--service", "a/b", "-o", "json"]);
+    let words = [
+        "plan",
+        "--cloud-provider=acme",
+        "--service",
+        "a/b",
+        "-o",
+        "json",
+        "--context=c",
+    ];
+    let request = plan(&words);
+    assert_eq!(request.config.api_server.context.as_deref(), Some("c"));
     assert_eq!(request.service, Some(("a".to_owned(), "b".to_owned())));
     assert_eq!(request.output, OutputFormat::Json);
 }
@@ -41,10 +51,11 @@ fn its_flags_are_checked_with_all_others() {
         );
     }
     assert_eq!(
-        errors(&["--cloud-provider=acme", "--service=a/b", "-ojson"]),
+        errors(&["--cloud-provider=acme", "--service=a/b", "-ojson", "--context=c"]),
         [
             "--output is for the subcommands plan and validate: write cloud-controller-manager plan --output ...",
             "--service is for the subcommand plan: write cloud-controller-manager plan --service ...",
+            "--context is for the subcommand plan: write cloud-controller-manager plan --context ...",
         ]
     );
     assert_eq!(errors(&["plan", "plan", "--cloud-provider=acme"]).len(), 1);

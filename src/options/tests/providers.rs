@@ -1,6 +1,6 @@
 //! Flags and controllers of providers.
 
-use ccm_core::controllers::{ControllerDef, Needs};
+use ccm_core::controllers::{ControllerDef, ControllerNames, Needs};
 
 use ccm_core::FlagKind;
 
@@ -17,10 +17,12 @@ const fn flag(name: &'static str, kind: FlagKind, default: &'static str) -> Flag
 
 const fn controller(name: &'static str, alias: &'static [&'static str], default_on: bool) -> ControllerDef {
     ControllerDef {
-        name,
-        aliases: alias,
-        migration_name: None,
-        client_name: name,
+        names: ControllerNames {
+            name,
+            aliases: alias,
+            migration_name: None,
+            client_name: name,
+        },
         default_on,
         needs: |_| Ok(Needs::default()),
         start: |_| Ok(Box::pin(async {})),
@@ -91,7 +93,7 @@ fn flags_of_other_providers_are_errors_that_name_them() {
 
 #[test]
 fn help_groups_flags_by_provider_and_names_controllers() {
-    let help = help(command(&[&ACME, &ETA, &ZETA]));
+    let help = help::text(command(&[&ACME, &ETA, &ZETA]), None, arguments::HelpForm::Full);
     for text in [
         "\nProvider eta:\n      --eta-number <NUMBER>",
         "\nProvider eta, zeta:\n      --mask-size <NUMBER>",

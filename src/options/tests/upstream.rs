@@ -155,7 +155,7 @@ fn every_flag_of_the_framework_is_here_with_its_type_and_default() {
         assert_eq!(help.contains("Deprecated: "), deprecated == "deprecated", "--{name}: {help}");
         if expected != upstream_default {
             assert!(
-                help.contains(&format!("Go program: {upstream_default}")),
+                help.contains(&format!("Go cloud-controller-manager: {upstream_default}")),
                 "--{name} must name the default of others: {help}"
             );
         }

@@ -27,6 +27,9 @@ fn manifests_come_from_files_and_standard_input() {
     let request = validate(&words);
     assert_eq!(request.manifests, [file("a,b.yaml"), Manifests::Stdin]);
     assert!(request.strict);
+    assert_eq!(request.cloud, CloudAccess::Online);
+    let offline = validate(&["validate", "--cloud-provider=acme", "--offline"]);
+    assert_eq!(offline.cloud, CloudAccess::Offline);
     assert_eq!(request.output, OutputFormat::Json);
     assert_eq!(
         errors(&["validate", "--cloud-provider=acme", "--services="]),
@@ -37,10 +40,17 @@ fn manifests_come_from_files_and_standard_input() {
 #[test]
 fn its_flags_are_for_it_alone_and_there_is_one_word() {
     assert_eq!(
-        errors(&["plan", "--cloud-provider=acme", "--services=a.yaml", "--strict"]),
+        errors(&[
+            "plan",
+            "--cloud-provider=acme",
+            "--services=a.yaml",
+            "--strict",
+            "--offline"
+        ]),
         [
             "--services is for the subcommand validate: write cloud-controller-manager validate --services ...",
             "--strict is for the subcommand validate: write cloud-controller-manager validate --strict ...",
+            "--offline is for the subcommand validate: write cloud-controller-manager validate --offline ...",
         ]
     );
     assert_eq!(

@@ -45,7 +45,7 @@ pub(crate) struct Reviewers {
 
 /// The answer to a SubjectAccessReview.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Verdict {
+pub(super) struct ReviewVerdict {
     pub(super) allowed: bool,
     /// The reason of the API server.
     pub(super) reason: String,
@@ -57,7 +57,7 @@ pub(super) struct Reviews {
     allowed_ttl: Duration,
     denied_ttl: Duration,
     tokens: Cache<Option<User>>,
-    rights: Cache<Verdict>,
+    rights: Cache<ReviewVerdict>,
     under_way: Semaphore,
     authentication: ReviewMetrics,
     authorization: ReviewMetrics,
@@ -100,8 +100,7 @@ impl Reviews {
                 },
                 ..TokenReview::default()
             };
-            let status = self.review(&self.authentication, client, &review).await?.status;
-            let status = status.unwrap_or_default();
+            let status = self.review(&self.authentication, client, &review).await?.status.unwrap_or_default();
             if let Some(error) = status.error.filter(|error| !error.is_empty()) {
                 debug!(error, "The API server does not accept a client's token");
             }
@@ -121,7 +120,7 @@ impl Reviews {
         user: &User,
         verb: &str,
         path: &str,
-    ) -> Result<Verdict, String> {
+    ) -> Result<ReviewVerdict, String> {
         let ask = async {
             let review = SubjectAccessReview {
                 spec: SubjectAccessReviewSpec {
@@ -137,15 +136,15 @@ impl Reviews {
                 },
                 ..SubjectAccessReview::default()
             };
-            let status = self.review(&self.authorization, client, &review).await?.status;
-            let status = status.unwrap_or_default();
-            let verdict = Verdict {
+            let status = self.review(&self.authorization, client, &review).await?.status.unwrap_or_default();
+            let verdict = ReviewVerdict {
                 allowed: status.allowed && status.denied != Some(true),
                 reason: status.reason.unwrap_or_default(),
             };
-            let ttl = match verdict.allowed {
-                true => self.allowed_ttl,
-                false => self.denied_ttl,
+            let ttl = if verdict.allowed {
+                self.allowed_ttl
+            } else {
+                self.denied_ttl
             };
             Ok((verdict, ttl))
         };
@@ -178,8 +177,7 @@ impl Reviews {
                 tries += 1;
             }
         };
-        let answer = timeout(ANSWER_LIMIT, ask).await;
-        let answer = answer.unwrap_or_else(|_| Err("no answer in time".to_owned()));
+        let answer = timeout(ANSWER_LIMIT, ask).await.unwrap_or_else(|_| Err("no answer in time".to_owned()));
         metrics.report(answer.as_ref().err().map(String::as_str));
         answer
     }

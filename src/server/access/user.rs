@@ -67,8 +67,9 @@ impl User {
     }
 
     fn authenticated(mut self) -> Self {
-        let is_known = |group: &String| group == AUTHENTICATED || group == UNAUTHENTICATED;
-        if self.name != ANONYMOUS && !self.groups.iter().any(is_known) {
+        if self.name != ANONYMOUS
+            && !self.groups.iter().any(|group| group == AUTHENTICATED || group == UNAUTHENTICATED)
+        {
             self.groups.push(AUTHENTICATED.to_owned());
         }
         self

@@ -105,9 +105,9 @@ async fn sample() -> (Status, Checks, Metrics, Gate) {
             prometheus_client::metrics::gauge::Gauge,
         >::default();
         held.get_or_create(&[("reason", "deletion-share")]).set(3);
-        registry.register("ccm_nodes_deletion_held", "x", held);
+        registry.register("ccm_node_deletions_paused", "x", held);
         let suspects = prometheus_client::metrics::gauge::Gauge::<i64>::default();
-        registry.register("ccm_node_lifecycle_suspects", "x", suspects);
+        registry.register("ccm_node_lifecycle_checked_nodes", "x", suspects);
     });
     (status, checks, metrics, gate)
 }

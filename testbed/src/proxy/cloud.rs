@@ -17,10 +17,10 @@ use hyper::body::Bytes;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-use super::answer::ProxyBody;
+use super::answer::{ProxyBody, refused};
 use super::front::{Front, accept, passed_on};
 use super::{Action, Controls, Request, Rule};
-use crate::sweep::{LIKELY, Party, status, storm};
+use crate::sweep::{LIKELY, Party, REFUSAL, status, storm};
 
 /// The protocol of one kind of cloud.
 pub trait Dialect: Send + Sync + 'static {
@@ -38,12 +38,31 @@ pub trait Dialect: Send + Sync + 'static {
         body
     }
 
+    /// Looks at the headers of the answer.
+    fn inspect(&self, _request: &Request, _headers: &HeaderMap) {}
+
     /// The body of an error of the cloud.
     fn refusal(&self, request: &Request, code: u16) -> String;
 
     /// The status of throttled requests.
     fn throttled(&self) -> u16 {
         429
+    }
+
+    /// How the cloud words its other limits and refusals.
+    fn refusals(&self) -> Vec<Rule> {
+        Vec::new()
+    }
+
+    /// From now on, imitates the cloud where its emulator is kinder, in [`Self::premature`] and [`Self::rewrite`].
+    fn imitate_real_service(&self) {}
+
+    /// From now on, all servers of the cloud know everything that was created before.
+    fn spread(&self) {}
+
+    /// The answer to a request that names an object before all servers of the cloud know it: status and body.
+    fn premature(&self, _request: &Request) -> Option<(u16, String)> {
+        None
     }
 }
 
@@ -141,6 +160,7 @@ impl<D: Dialect> Party for CloudProxy<D> {
 
     fn forget(&self) {
         Controls::forget(self);
+        self.dialect().spread();
     }
 
     fn calls(&self) -> Vec<String> {
@@ -161,6 +181,14 @@ impl<D: Dialect> Party for CloudProxy<D> {
         for rule in storm(seed, throttled, Rule::new) {
             self.add(rule);
         }
+        for (seed, mut refusal) in (seed + 50..).zip(self.dialect().refusals()) {
+            (refusal.probability, refusal.seed) = (Some(REFUSAL), seed);
+            self.add(refusal);
+        }
+    }
+
+    fn imitate_real_service(&self) {
+        self.dialect().imitate_real_service();
     }
 
     fn failures(&self) -> u64 {
@@ -192,12 +220,16 @@ impl<D: Dialect> Front for Shared<D> {
         body: Bytes,
         request: &Request,
     ) -> Result<Response<ProxyBody>, ()> {
+        if let Some((status, body)) = shared.dialect.premature(request) {
+            return Ok(refused(status, None, body));
+        }
         // Compressed bodies cannot be rewritten.
         let mut headers = passed_on(&head.headers, header::ACCEPT_ENCODING);
         let url = shared.dialect.target(request, &mut headers).ok_or(())?;
         let asked = shared.client.request(head.method.clone(), url);
         let answer = asked.headers(headers).body(body).send().await.map_err(drop)?;
         let (status, headers) = (answer.status(), answer.headers().clone());
+        shared.dialect.inspect(request, &headers);
         let bytes = answer.bytes().await.map_err(drop)?;
         let body = shared.dialect.rewrite(request, bytes);
         let mut response = Response::new(ProxyBody::Whole(WireBody::whole(body)));

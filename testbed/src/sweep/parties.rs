@@ -11,6 +11,8 @@ use crate::proxy::{Action, Controls, Proxy, Request, Rule};
 
 /// The probability of each kind of failure for a call.
 pub(crate) const LIKELY: f64 = 0.08;
+/// The probability of each of the many forms of a refusal.
+pub(crate) const REFUSAL: f64 = 0.02;
 /// The probability of faults that block a call until the end of the storm.
 const UNLIKELY: f64 = 0.01;
 /// The delay of a slow answer.
@@ -127,6 +129,10 @@ impl Party for Behavior {
         async move { Behavior::none_held(&cloud).await }.boxed()
     }
 
+    fn imitate_real_service(&self) {
+        self.set_any_order(true);
+    }
+
     fn inject_faults(&self, seed: u64) {
         let throttle = |retry_after: Option<&str>| CloudAction::Status {
             code: 429,
@@ -169,6 +175,13 @@ impl Party for Behavior {
                 probability: Some(probability),
                 seed,
                 ..Fault::new(action)
+            });
+        }
+        for (seed, refusal) in (seed + 50..).zip(self.refusals()) {
+            self.add_fault(Fault {
+                probability: Some(REFUSAL),
+                seed,
+                ..refusal
             });
         }
     }

@@ -99,7 +99,7 @@ impl Stage {
         ];
         args.extend(flags.iter().map(|flag| (*flag).to_owned()));
         Ccm::start(&Launch {
-            program: binaries::out_of_tree().get_program().into(),
+            program: binaries::example("out_of_tree").get_program().into(),
             args,
             envs: envs.map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
             log: self.path("log"),

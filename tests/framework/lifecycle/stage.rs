@@ -14,6 +14,7 @@ use kube::{
     Api,
     api::{ListParams, Patch, PatchParams},
 };
+use serde_json::json;
 
 use crate::fake::{self, Fake, eventually};
 
@@ -78,6 +79,13 @@ impl Stage {
 
     pub(crate) async fn set_ready(&self, name: &str, ready: bool) {
         nodes::set_ready(&self.client, name, ready).await.unwrap();
+    }
+
+    /// Sets the status of the condition `Ready`, such as `Unknown`.
+    pub(crate) async fn set_ready_status(&self, name: &str, status: &str) {
+        let condition = json!({"status": {"conditions": [{"type": "Ready", "status": status}]}});
+        let patch = Patch::Strategic(condition);
+        self.nodes.patch_status(name, &PatchParams::default(), &patch).await.unwrap();
     }
 
     pub(crate) async fn merge(&self, name: &str, patch: serde_json::Value) {

@@ -26,14 +26,14 @@ async fn lose(stage: &mut Stage, name: &str, change: impl FnOnce(&mut Config)) {
 }
 
 /// Messages of the Events about orphans.
-async fn reports(stage: &Stage) -> Vec<String> {
+pub(super) async fn reports(stage: &Stage) -> Vec<String> {
     let events: Api<Event> = Api::namespaced(stage.client.clone(), "kube-system");
     let of_lease = ListParams::default().fields("involvedObject.kind=Lease,reason=OrphanedLoadBalancers");
     let events = events.list(&of_lease).await.unwrap().items;
     events.into_iter().filter_map(|event| event.message).collect()
 }
 
-fn id_of(service: &Service) -> Option<&String> {
+pub(super) fn id_of(service: &Service) -> Option<&String> {
     service.metadata.annotations.as_ref()?.get(ID)
 }
 

@@ -1,6 +1,7 @@
 //! Restarts of the program.
 
-use ccm_core::testkit::balancers::{COLOUR, WOOD};
+use ccm_core::testkit::balancers::{CLASS_ELSEWHERE, COLOUR, WOOD};
+use kube::{ResourceExt, api::ListParams};
 use serde_json::json;
 
 use super::stage::{Stage, addresses, has_finalizer};
@@ -80,6 +81,73 @@ async fn changes_during_a_downtime_are_handled_at_the_restart() {
         assert_eq!(stage.cloud.of(&format!("default/{name}")), None);
     }
     stage.event("deleted", "DeletedLoadBalancer").await;
+}
+
+/// The Service becomes of type ClusterIP, which empties its status, and then gets the class of another controller.
+async fn hand_over(stage: &Stage, name: &str, class: &str) {
+    stage.merge(name, json!({"spec": {"type": "ClusterIP"}})).await;
+    let other = json!({"spec": {"type": "LoadBalancer", "loadBalancerClass": class}});
+    stage.merge(name, other).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_service_that_got_another_class_during_a_downtime_leaves_nothing() {
+    let mut stage = Stage::start("handed").await;
+    for name in ["handed", "elsewhere", "foreign", "plain"] {
+        stage.served(name).await;
+    }
+    stage.kill();
+    hand_over(&stage, "handed", "example.com/other").await;
+    hand_over(&stage, "elsewhere", CLASS_ELSEWHERE).await;
+    hand_over(&stage, "foreign", "example.com/other").await;
+    stage.cloud.edit(|balancers| {
+        let mut balancers = balancers.values_mut();
+        let foreign = balancers.find(|balancer| balancer.owner == "default/foreign");
+        foreign.unwrap().tag = Some("kube_cluster_id_of-another".to_owned());
+    });
+    stage.run(|_| {});
+    // While the Services exist, the other controller may use what they have.
+    for name in ["handed", "elsewhere"] {
+        stage.event(name, "FormerLoadBalancerExists").await;
+    }
+    stage.marker("marker").await;
+    for name in ["handed", "elsewhere", "foreign"] {
+        assert!(stage.cloud.of(&format!("default/{name}")).is_some(), "{name}");
+        stage.delete(name).await;
+    }
+    for name in ["handed", "elsewhere"] {
+        stage.deleted(name).await;
+        assert_eq!(stage.cloud.of(&format!("default/{name}")), None);
+        stage.event(name, "DeletedLoadBalancer").await;
+    }
+    let message = stage.event("foreign", "LoadBalancerNotDeleted").await;
+    for part in [
+        "balancer_default_foreign",
+        "kube_cluster_id_of-another",
+        "service.kubernetes.io/load-balancer-cleanup",
+    ] {
+        assert!(message.contains(part), "{part}: {message}");
+    }
+    // More discoveries report nothing again.
+    stage.served("later").await;
+    stage.marker("marker-2").await;
+    let reasons = stage.reasons("foreign").await;
+    let reports = reasons.iter().filter(|reason| *reason == "LoadBalancerNotDeleted");
+    assert_eq!(reports.count(), 1, "{reasons:?}");
+    assert!(has_finalizer(&stage.services.get("foreign").await.unwrap()));
+    assert!(stage.cloud.of("default/foreign").is_some());
+    assert!(stage.cloud.of("default/plain").is_some());
+    assert!(stage.cloud.hosts()["n1"].contains("default/foreign"));
+    // After a rollback, the Go program cleans up Services with the finalizer that are deleted or of another type. The one that is
+    // left is named in the Warning.
+    let services = stage.services.list(&ListParams::default()).await.unwrap();
+    let cleaned_up = services.iter().filter(|service| {
+        let type_ = service.spec.as_ref().and_then(|spec| spec.type_.as_deref());
+        has_finalizer(service)
+            && (service.metadata.deletion_timestamp.is_some() || type_ != Some("LoadBalancer"))
+    });
+    let names: Vec<_> = cleaned_up.map(ResourceExt::name_any).collect();
+    assert_eq!(names, ["foreign"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

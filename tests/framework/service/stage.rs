@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use ccm_core::testkit::{
-    FakeBalancers,
+    FakeBalancers, FakeCloud,
     balancers::{Balancer, Read},
 };
 use ccm_testbed::{
@@ -47,7 +47,11 @@ impl Stage {
 
     /// The same without the program.
     pub(crate) async fn prepare(cluster: &str) -> Self {
-        let control_plane = ControlPlane::start().await.unwrap();
+        Self::prepare_with(ControlPlane::start().await.unwrap(), cluster).await
+    }
+
+    /// The same with this control plane.
+    pub(crate) async fn prepare_with(control_plane: ControlPlane, cluster: &str) -> Self {
         let client = control_plane.client().await.unwrap();
         let stage = Self {
             control_plane,
@@ -64,11 +68,22 @@ impl Stage {
 
     /// Starts the program.
     pub(crate) fn run(&mut self, change: impl FnOnce(&mut Config)) {
+        self.run_controllers("service", &FakeCloud::default(), change);
+    }
+
+    /// Starts the program with these controllers and machines.
+    pub(crate) fn run_controllers(
+        &mut self,
+        controllers: &str,
+        machines: &FakeCloud,
+        change: impl FnOnce(&mut Config),
+    ) {
         let cloud = Fake {
+            machines: machines.clone(),
             balancers: Some(self.cloud.clone()),
-            ..Fake::default()
         };
-        let flags = ["--leader-elect=false", "--controllers=service"];
+        let controllers = format!("--controllers={controllers}");
+        let flags = ["--leader-elect=false", &controllers];
         self.program = Some(fake::start(&self.control_plane, &self.cluster, &cloud, &flags, change));
     }
 

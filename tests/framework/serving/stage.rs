@@ -82,7 +82,7 @@ impl Stage {
 
     /// Starts the program with the default public paths.
     pub(crate) fn launch(&self, kubeconfig: &Path, flags: &[&str]) -> Ccm {
-        let program = binaries::out_of_tree();
+        let program = binaries::example("out_of_tree");
         let mut args = vec![
             "--cloud-provider=acme".to_owned(),
             format!("--kubeconfig={}", kubeconfig.display()),

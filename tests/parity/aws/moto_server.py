@@ -1,12 +1,16 @@
 """moto's server, behaving as AWS where moto 5.2.5 differs in ways that change what a cloud controller does. Arguments are those of moto_server.
 
-Corrections: network load balancers have their own ARNs and DNS names; listeners may become TLS, UDP or TCP_UDP; a target group is attached to exactly the load balancers whose listeners name it;
+Corrections: network load balancers have their own ARNs and DNS names; listeners may become TLS, UDP or TCP_UDP, and change their ALPN policy; a target group keeps the codes of its health check, and is attached to exactly the load balancers whose listeners name it;
 DescribeTargetGroups of a load balancer without any is empty; access_logs.s3.enabled has its default; a classic load balancer has a health check from the start, and its additional attributes do not repeat.
-DescribeInstanceTopology returns no network; a second listener on a port is refused; tags of deleted instances are refused; rules of a security group change all or none; classic listeners keep the protocol to instances;
+DescribeInstanceTopology returns no network; a second network load balancer of a name and a second listener on a port are refused, also with equal settings, for which AWS returns the first one; tags of deleted instances are refused; rules of a security group change all or none; classic listeners keep the protocol to instances;
 tokens of the metadata service contain their lifetime. Requests run one after the other: moto answers with 500 when two change a dictionary at once.
+Requests that AWS would refuse are refused with a header that makes the test fail (checker.py).
 With `--ready FILE` as the only argument it has ports from the operating system, and also serves JSON: POST /ACCOUNT/METHOD with keyword arguments calls a method of that account (account.py).
 """
-import functools, json, os, sys, threading, traceback
+import functools, json, os, re, sys, threading, traceback
+from urllib.parse import parse_qsl
+from xml.sax.saxutils import escape
+import checker
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,10 +22,13 @@ import moto.elbv2.models as v2
 from moto.core.responses import BaseResponse
 from moto.ec2.exceptions import InvalidInstanceIdError
 from moto.ec2.responses import EC2Response
+from moto.elbv2.responses import ELBV2Response
 from moto.instance_metadata.responses import InstanceMetadataResponse
 from moto.server import ThreadedMotoServer, main
 
 B = v2.ELBv2Backend
+# The requests of the Go program are recorded as they are.
+checked = sys.argv[1] == "--ready"
 # Each certificate would get a key of RSA, created and checked, and each request would list moto's modules.
 rsa.generate_private_key = functools.cache(rsa.generate_private_key)
 serialization.load_pem_private_key = functools.cache(serialization.load_pem_private_key)
@@ -40,9 +47,34 @@ def patch(cls, name):
 one_at_a_time = threading.RLock()
 
 
+class Known(checker.State):
+    """The objects of an account."""
+    def __init__(self, account, region): self.backend = moto.backends.get_backend("elbv2")[account][region]
+    def listener(self, arn): return next((lb.listeners[arn].protocol for lb in self.backend.load_balancers.values() if arn in lb.listeners), None)
+    def target_group(self, arn):
+        t = self.backend.target_groups.get(arn)
+        if t is None: return None
+        # moto has the timeout 10 where AWS has 6 by default, so it is at most the interval.
+        interval = int(t.health_check_interval_seconds); timeout = min(int(t.health_check_timeout_seconds), interval)
+        return {"protocol": t.health_check_protocol, "interval": interval, "timeout": timeout, "group_protocol": t.protocol}
+
+
+def refusal(request):
+    """The answer to a request that AWS would refuse, with a header that makes the test fail; None if AWS would not. Requests of tests and of the recorder are not checked."""
+    # The body is read only once.
+    form = list(request.form.items(multi=True)) or parse_qsl(request.get_data(as_text=True), keep_blank_values=True); agent = request.headers.get("User-Agent", "")
+    if not checked or not any(key == "Action" for key, _ in form) or "Boto3" in agent: return None
+    region = next(iter(re.findall(r"Credential=[^/]+/\d+/([^/]+)/", request.headers.get("Authorization", ""))), "us-east-1")
+    found = checker.problems(form, Known(request.headers.get("x-moto-account-id", "123456789012"), region))
+    if not found: return None
+    text = escape("; ".join(found)); error = f"<Error><Type>Sender</Type><Code>ValidationError</Code><Message>{text}</Message></Error>"
+    body = f"<Response><Errors>{error}</Errors><RequestID>x</RequestID></Response>" if dict(form).get("Version") == "2016-11-15" else f"<ErrorResponse>{error}<RequestId>x</RequestId></ErrorResponse>"
+    return 400, {"content-type": "text/xml", "x-refused-by-the-checker": text.encode("ascii", "replace").decode()}, body
+
+
 @patch(BaseResponse, "_dispatch")
-def _(old, self, *a, **k):
-    with one_at_a_time: return old(self, *a, **k)
+def _(old, self, request, *a, **k):
+    with one_at_a_time: return refusal(request) or old(self, request, *a, **k)
 
 
 def attach(backend):
@@ -57,8 +89,9 @@ def attach(backend):
 
 
 @patch(B, "create_load_balancer")
-def _(old, self, *a, **k):
-    lb = old(self, *a, **k)
+def _(old, self, name, *a, **k):
+    if any(lb.name == name for lb in self.load_balancers.values()): raise v2.DuplicateLoadBalancerName()
+    lb = old(self, name, *a, **k)
     lb.attrs.setdefault("access_logs.s3.enabled", "false")
     if lb.type == "network":
         tags = self.tagging_service.list_tags_for_resource(lb.arn)["Tags"]; del self.load_balancers[lb.arn]
@@ -75,6 +108,21 @@ def _(old, self, arn, port=None, protocol=None, ssl_policy=None, certificates=No
     if certificates and l.protocol == "TLS":
         l.certificate = certificates[0]["CertificateArn"]; l.certificates = [c["CertificateArn"] for c in certificates]
     attach(self); return l
+
+
+@patch(B, "modify_target_group")
+def _(old, self, arn, *a, **k):
+    t = old(self, arn, *a, **k); codes = k.get("http_codes") or (a[7] if len(a) > 7 else None)
+    if codes: t.matcher["HttpCode"] = codes
+    return t
+
+
+@patch(ELBV2Response, "modify_listener")
+def _(old, self):
+    arn, alpn = self._get_param("ListenerArn"), self._get_param("AlpnPolicy", [])
+    for lb in self.elbv2_backend.load_balancers.values():
+        if alpn and arn in lb.listeners: lb.listeners[arn].alpn_policy = alpn
+    return old(self)
 
 
 for name in ("create_listener", "delete_listener", "create_rule", "modify_rule", "delete_rule"):
@@ -172,7 +220,9 @@ def serve(ready):
             try:
                 with lock:
                     if method == "seed": accounts[number] = Account(f"http://127.0.0.1:{port}", arguments.pop("cluster"), number)
-                status, answer = 200, json.dumps(getattr(accounts[number], method)(**arguments), default=str)
+                if method == "check": found = [p for form in arguments["forms"] for p in checker.problems(parse_qsl(form, keep_blank_values=True))]
+                else: found = getattr(accounts[number], method)(**arguments)
+                status, answer = 200, json.dumps(found, default=str)
             except Exception: status, answer = 400, traceback.format_exc(limit=-2)
             answer = answer.encode(); self.send_response(status); self.send_header("Content-Length", str(len(answer))); self.end_headers(); self.wfile.write(answer)
 

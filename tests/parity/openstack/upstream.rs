@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::{
     cases::{items, text},
@@ -189,6 +189,35 @@ fn balancer(
     let address = if floating { "<fip>" } else { "<vip>" };
     writes.extend(service_writes(got, requested, lb, address, all.len() > 1));
     writes
+}
+
+/// The differences that upstream leaves as they are, each in a few words: it gives a pool its session persistence only when it
+/// creates the pool.
+pub(crate) fn left_unchanged(got: &Value) -> Vec<String> {
+    let mut all = Vec::new();
+    for (name, service) in got["specs"].as_object().into_iter().flatten() {
+        let tag = format!("kube_service_{CLUSTER}_default_{name}");
+        let want = if service["spec"]["sessionAffinity"] == "ClientIP" {
+            json!("SOURCE_IP")
+        } else {
+            Value::Null
+        };
+        for lb in items(&got["cloud"]["loadbalancers"]) {
+            for listener in items(&lb["listeners"]).iter().filter(|listener| has(&listener["tags"], &tag)) {
+                let of = format!("{}:{}", text(&listener["protocol"]), listener["protocol_port"]);
+                let is_of = |pool: &&Value| {
+                    let listeners = items(&pool["listeners"]).iter().map(|one| text(one).replace('/', ":"));
+                    listeners.into_iter().any(|one| one == of)
+                };
+                let have =
+                    items(&lb["pools"]).iter().find(is_of).map(|pool| &pool["session_persistence"]["type"]);
+                if let Some(have) = have.filter(|have| **have != want) {
+                    all.push(format!("{name}: session persistence {have} of {of}"));
+                }
+            }
+        }
+    }
+    all
 }
 
 fn has(tags: &Value, tag: &str) -> bool {

@@ -13,10 +13,13 @@ pub(super) async fn read(cloud: &Cloud, prefix: &str) -> Result<LoadBalancers> {
     }
 }
 
+fn text(object: &Value, key: &str) -> String {
+    object[key].as_str().unwrap_or_default().to_owned()
+}
+
 async fn read_octavia(cloud: &OpenStack, prefix: &str) -> Result<LoadBalancers> {
     let octavia = "load-balancer/v2.0/lbaas";
     let rest = cloud.log_in().await?;
-    let text = |object: &Value, key: &str| object[key].as_str().unwrap_or_default().to_owned();
     let mut found = LoadBalancers::default();
     for balancer in rest.list(&format!("{octavia}/loadbalancers")).await? {
         let name = text(&balancer, "name");
@@ -27,11 +30,11 @@ async fn read_octavia(cloud: &OpenStack, prefix: &str) -> Result<LoadBalancers> 
         found.names.insert(name);
         let pools = format!("{octavia}/pools?loadbalancer_id={}", text(&balancer, "id"));
         for pool in rest.list(&pools).await? {
-            let members = format!("{octavia}/pools/{}/members", text(&pool, "id"));
+            let path = format!("{octavia}/pools/{}/members", text(&pool, "id"));
             // A pool may be deleted between two requests.
-            let members = rest.list(&members).await.unwrap_or_default();
-            let members = members.iter().map(|member| text(member, "name"));
-            found.pools.insert(text(&pool, "name"), members.collect());
+            let members = rest.list(&path).await.unwrap_or_default();
+            let names = members.iter().map(|member| text(member, "name")).collect();
+            found.pools.insert(text(&pool, "name"), names);
         }
     }
     Ok(found)

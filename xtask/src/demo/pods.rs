@@ -37,12 +37,11 @@ impl Pods {
             bail!("node {node} has the address {address}, which is not one of this machine");
         }
         let place = SocketAddr::new(address, port);
-        let socket = TcpListener::bind(place).await;
-        let socket = socket
+        let socket = TcpListener::bind(place)
+            .await
             .with_context(|| format!("cannot listen on {place}, the address of {service} on node {node}"))?;
-        let text = format!("{service} on {node}\n");
-        let text = format!("HTTP/1.0 200 OK\r\nContent-Type: text/plain\r\n\r\n{text}");
-        let task = self.tasks.spawn(serve(socket, text));
+        let answer = format!("HTTP/1.0 200 OK\r\nContent-Type: text/plain\r\n\r\n{service} on {node}\n");
+        let task = self.tasks.spawn(serve(socket, answer));
         self.by_node.entry(node.to_owned()).or_default().push(task);
         Ok(())
     }

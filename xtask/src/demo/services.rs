@@ -383,21 +383,19 @@ impl<'a> ServiceDemo<'a> {
         // Each request has its own connection, which the load balancer sends to the next node.
         let client = http::client().pool_max_idle_per_host(0).timeout(LIMIT).build()?;
         for service in seen {
-            let address = service.address.as_deref().context("it has an address")?;
-            let address: IpAddr = address.parse()?;
+            let address: IpAddr = service.address.as_deref().context("it has an address")?.parse()?;
             let url = format!("http://{address}:{}/", self.port);
             self.listening(address).await?;
             let mut nodes = BTreeSet::new();
             let all_answer = self.nodes.len() <= ANSWERING;
             let rounds = if all_answer { self.nodes.len() } else { shown };
             for round in 0..rounds {
-                let text = client.get(&url).send().await?.text().await?;
-                let text = text.trim_end();
+                let body = client.get(&url).send().await?.text().await?;
+                let text = body.trim_end();
                 if round < shown {
                     print(&format!("$ curl {url}\n{text}"));
                 }
-                let node = text.strip_prefix(&format!("{} on ", service.name));
-                let node = node.with_context(|| {
+                let node = text.strip_prefix(&format!("{} on ", service.name)).with_context(|| {
                     format!("{url} answered {text:?}, which is not an answer of Service {}", service.name)
                 })?;
                 nodes.insert(node.to_owned());

@@ -12,11 +12,12 @@ pub(super) type Pools = BTreeMap<String, BTreeSet<String>>;
 /// A table with a heading. Columns are as wide as their longest cell.
 pub(super) fn table(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or_default();
-    let width = |column: usize| {
-        let cells = rows.iter().filter_map(|row| row.get(column));
-        cells.map(String::len).max().unwrap_or_default()
-    };
-    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut widths = vec![0; columns];
+    for row in rows {
+        for (cell, width) in row.iter().zip(&mut widths) {
+            *width = cell.len().max(*width);
+        }
+    }
     let mut text = String::new();
     for row in rows {
         let mut line = String::new();

@@ -35,8 +35,10 @@ pub(crate) fn check(program: &Path, cloud: &str) -> Result<()> {
         }
         let report = validate(program, cloud, &services)?;
         let (counts, findings) = (&report["summary"], report["findings"].as_array());
-        let of_page = |finding: &&Value| finding["source"] == "manifests";
-        for finding in findings.into_iter().flatten().filter(of_page) {
+        for finding in findings.into_iter().flatten() {
+            if finding["source"] != "manifests" {
+                continue;
+            }
             let [line, service, about, message] =
                 ["line", "service", "about", "message"].map(|field| finding[field].to_string());
             wrong.push(format!("{page}:{line}: {service} {about}: {message}"));
@@ -86,8 +88,8 @@ fn services(page: &str) -> String {
 }
 
 fn validate(program: &Path, cloud: &str, services: &str) -> Result<Value> {
-    let config = test_cloud::documents_config(cloud);
-    let config = config.with_context(|| format!("there is no test cloud for {cloud}"))?;
+    let config =
+        test_cloud::documents_config(cloud).with_context(|| format!("there is no test cloud for {cloud}"))?;
     let folder = root().join("target");
     fs::create_dir_all(&folder)?;
     let file = folder.join(format!("examples-{cloud}.conf"));

@@ -79,8 +79,10 @@ pub(super) fn build(cargo: &mut Command) -> Result<(Vec<Program>, PathBuf)> {
         let is_ours = message.pointer("/target/name")? == "cloud-controller-manager"
             && message.pointer("/target/kind/0")? == "bin"
             && message.pointer("/profile/test")? == false;
-        let executable = message.get("executable").filter(|_| is_ours)?;
-        Some(PathBuf::from(executable.as_str()?))
+        if !is_ours {
+            return None;
+        }
+        Some(PathBuf::from(message.get("executable")?.as_str()?))
     });
     Ok((programs, executable.context("cargo did not print the path of the binary")?))
 }
@@ -103,10 +105,13 @@ pub(super) fn run(programs: Vec<Program>, switches: &[(&str, Option<OsString>)])
             failed.push(program.shown());
         }
     };
-    let next = || queue.lock().ok()?.pop_front();
     let run_queue = || {
-        while let Some(program) = next() {
-            run_one(program);
+        loop {
+            let next = queue.lock().ok().and_then(|mut queue| queue.pop_front());
+            match next {
+                Some(program) => run_one(program),
+                None => return,
+            }
         }
     };
     std::thread::scope(|scope| {
@@ -161,7 +166,10 @@ impl Program {
     fn parse(line: &str) -> Option<Self> {
         let message: serde_json::Value = serde_json::from_str(line).ok()?;
         let is_test = message.get("profile")?.get("test")?.as_bool()?;
-        let executable = message.get("executable")?.as_str().filter(|_| is_test)?;
+        if !is_test {
+            return None;
+        }
+        let executable = message.get("executable")?.as_str()?;
         let manifest = Path::new(message.get("manifest_path")?.as_str()?);
         let target = message.get("target")?;
         // Benchmarks are programs of this kind, too.
@@ -190,9 +198,10 @@ impl Program {
 
     /// Whether the program has tests of its part.
     fn has_tests(&self) -> bool {
-        let mut list = Command::new(&self.executable);
-        let list = list.args(["--list", self.part.filter()]).output();
-        list.is_ok_and(|list| String::from_utf8_lossy(&list.stdout).contains(": test"))
+        match Command::new(&self.executable).args(["--list", self.part.filter()]).output() {
+            Ok(list) => String::from_utf8_lossy(&list.stdout).contains(": test"),
+            Err(_) => false,
+        }
     }
 
     /// Its place in the order of starts.

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use aws_config::{BehaviorVersion, Region, retry::RetryConfig, timeout::TimeoutConfig};
+use aws_config::{BehaviorVersion, Region, SdkConfig, retry::RetryConfig, timeout::TimeoutConfig};
 use aws_credential_types::{
     Credentials,
     credential_fn::provide_credentials_fn,
@@ -33,16 +33,38 @@ use rustls::{
 };
 
 /// Variables that the SDK reads. Their values come from the environment that the config was read with.
-const VARIABLES: &str = "AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY AWS_SESSION_TOKEN AWS_PROFILE AWS_CONFIG_FILE \
-    AWS_SHARED_CREDENTIALS_FILE HOME PATH AWS_WEB_IDENTITY_TOKEN_FILE AWS_ROLE_ARN AWS_ROLE_SESSION_NAME \
-    AWS_CONTAINER_CREDENTIALS_RELATIVE_URI AWS_CONTAINER_CREDENTIALS_FULL_URI AWS_CONTAINER_AUTHORIZATION_TOKEN \
-    AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE AWS_EC2_METADATA_DISABLED AWS_EC2_METADATA_V1_DISABLED \
-    AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE AWS_USE_FIPS_ENDPOINT AWS_USE_DUALSTACK_ENDPOINT \
-    AWS_IGNORE_CONFIGURED_ENDPOINT_URLS";
+const VARIABLES: &[&str] = &[
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "AWS_PROFILE",
+    "AWS_CONFIG_FILE",
+    "AWS_SHARED_CREDENTIALS_FILE",
+    "HOME",
+    "PATH",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_ROLE_ARN",
+    "AWS_ROLE_SESSION_NAME",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+    "AWS_CONTAINER_AUTHORIZATION_TOKEN",
+    "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
+    "AWS_EC2_METADATA_DISABLED",
+    "AWS_EC2_METADATA_V1_DISABLED",
+    "AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE",
+    "AWS_USE_FIPS_ENDPOINT",
+    "AWS_USE_DUALSTACK_ENDPOINT",
+    "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS",
+];
 /// The variables with endpoints, which the SDK reads, too.
-pub(crate) const ENDPOINT_VARIABLES: &str = "AWS_ENDPOINT_URL AWS_ENDPOINT_URL_EC2 AWS_ENDPOINT_URL_STS \
-    AWS_ENDPOINT_URL_ELASTIC_LOAD_BALANCING AWS_ENDPOINT_URL_ELASTIC_LOAD_BALANCING_V2 \
-    AWS_EC2_METADATA_SERVICE_ENDPOINT";
+pub(crate) const ENDPOINT_VARIABLES: &[&str] = &[
+    "AWS_ENDPOINT_URL",
+    "AWS_ENDPOINT_URL_EC2",
+    "AWS_ENDPOINT_URL_STS",
+    "AWS_ENDPOINT_URL_ELASTIC_LOAD_BALANCING",
+    "AWS_ENDPOINT_URL_ELASTIC_LOAD_BALANCING_V2",
+    "AWS_EC2_METADATA_SERVICE_ENDPOINT",
+];
 /// The variable with the endpoint of the instance metadata service.
 const METADATA_ENDPOINT: &str = "AWS_EC2_METADATA_SERVICE_ENDPOINT";
 /// The longest wait for a connection.
@@ -67,36 +89,43 @@ pub(crate) enum Service {
     Metadata,
 }
 
-/// Each API with its name in the SDKs, which is also that of upstream's `[ServiceOverride]`, and the short names that were valid
-/// in older Go SDKs.
-const SERVICES: [(Service, &str, [&str; 2]); 5] = [
-    (Service::Ec2, "EC2", ["ec2"; 2]),
-    (Service::Elb, ELB, ["elasticloadbalancing", "elb"]),
-    (Service::ElbV2, ELB_V2, ["elasticloadbalancingv2", "elbv2"]),
-    (Service::Sts, "STS", ["sts"; 2]),
-    (Service::Metadata, "ec2imds", ["ec2metadata"; 2]),
-];
-const ELB: &str = "Elastic Load Balancing";
-const ELB_V2: &str = "Elastic Load Balancing v2";
-
 impl Service {
-    /// The name in the SDKs.
+    /// All of them, for messages and for names.
+    const ALL: [Self; 5] = [Self::Ec2, Self::Elb, Self::ElbV2, Self::Sts, Self::Metadata];
+
+    /// The name in the SDKs, which is also that of upstream's `[ServiceOverride]`.
     pub(crate) fn name(self) -> &'static str {
-        let entry = SERVICES.iter().find(|(service, ..)| *service == self);
-        entry.map_or("", |(_, name, _)| name)
+        match self {
+            Self::Ec2 => "EC2",
+            Self::Elb => "Elastic Load Balancing",
+            Self::ElbV2 => "Elastic Load Balancing v2",
+            Self::Sts => "STS",
+            Self::Metadata => "ec2imds",
+        }
+    }
+
+    /// The short names that were valid in older Go SDKs.
+    fn short_names(self) -> &'static [&'static str] {
+        match self {
+            Self::Ec2 => &["ec2"],
+            Self::Elb => &["elasticloadbalancing", "elb"],
+            Self::ElbV2 => &["elasticloadbalancingv2", "elbv2"],
+            Self::Sts => &["sts"],
+            Self::Metadata => &["ec2metadata"],
+        }
     }
 
     /// All names, for messages.
     pub(crate) fn names() -> String {
-        SERVICES.map(|(_, name, _)| name).join(", ")
+        Self::ALL.map(Self::name).join(", ")
     }
 
     /// Reads a name of `[ServiceOverride]`; case does not count.
     pub(crate) fn parse(text: &str) -> Option<Self> {
-        let is_name = |name: &str| name.eq_ignore_ascii_case(text);
-        let mut services = SERVICES.into_iter();
-        let found = services.find(|(_, name, short)| is_name(name) || short.iter().any(|name| is_name(name)));
-        found.map(|(service, ..)| service)
+        Self::ALL.into_iter().find(|service| {
+            let is_short = service.short_names().iter().any(|name| name.eq_ignore_ascii_case(text));
+            is_short || service.name().eq_ignore_ascii_case(text)
+        })
     }
 }
 
@@ -151,18 +180,22 @@ pub(crate) fn is_certificates(pem: &[u8]) -> bool {
 impl Connection {
     /// The endpoint of an API in this region, if the file gives one.
     pub(crate) fn endpoint(&self, service: Service, region: &str) -> Option<&Endpoint> {
-        let serves = |one: &&Endpoint| one.region.as_deref().is_none_or(|own| own == region);
-        let endpoints = self.endpoints.iter().filter(serves);
-        let of = |service| endpoints.clone().find(|one| one.service == service);
-        // Upstream has one endpoint for both APIs of load balancers.
-        of(service).or_else(|| of(Service::Elb).filter(|_| service == Service::ElbV2))
+        let own = self.endpoints.iter().find(|endpoint| {
+            endpoint.service == service && endpoint.region.as_deref().is_none_or(|own| own == region)
+        });
+        match (own, service) {
+            // Upstream has one endpoint for both APIs of load balancers.
+            (None, Service::ElbV2) => self.endpoint(Service::Elb, region),
+            (own, _) => own,
+        }
     }
 
     /// The endpoint of the instance metadata service, if it is another one.
     pub(super) fn metadata_endpoint(&self) -> Option<&str> {
-        let of_file = self.endpoint(Service::Metadata, "");
-        let of_file = of_file.map(|endpoint| endpoint.url.as_str());
-        of_file.or_else(|| self.environment.var(METADATA_ENDPOINT))
+        match self.endpoint(Service::Metadata, "") {
+            Some(endpoint) => Some(&endpoint.url),
+            None => self.environment.var(METADATA_ENDPOINT),
+        }
     }
 
     /// The variable with the proxy for HTTPS, and the proxy's URL if it is valid.
@@ -178,37 +211,44 @@ impl Connection {
     ///
     /// The URL of the proxy is invalid.
     pub(super) fn http_client(&self) -> Result<SharedHttpClient> {
-        let invalid = |text: String| Error::new(ErrorKind::InvalidConfig, text);
         let proxy = match self.proxy() {
             None => ProxyConfig::disabled(),
             Some((_, url)) => ProxyConfig::https(url.unwrap_or_default())
-                .map_err(|_| invalid("HTTPS_PROXY: not a URL".to_owned()))?
+                .map_err(|_| Error::new(ErrorKind::InvalidConfig, "HTTPS_PROXY: not a URL"))?
                 .no_proxy(self.environment.no_proxy()),
         };
         let trust = match &self.ca_bundle {
             None => TrustStore::default(),
             Some(pem) => TrustStore::empty().with_pem_certificate(pem.clone()),
         };
-        let tls = TlsContext::builder().with_trust_store(trust).build();
-        let tls = tls.map_err(|error| invalid(format!("AWS_CA_BUNDLE: {error}")))?;
-        let client = Builder::new().build_with_connector_fn(move |settings, components| {
-            let mut builder = Connector::builder().proxy_config(proxy.clone());
+        let tls = TlsContext::builder()
+            .with_trust_store(trust)
+            .build()
+            .map_err(|error| Error::new(ErrorKind::InvalidConfig, format!("AWS_CA_BUNDLE: {error}")))?;
+        Ok(Builder::new().build_with_connector_fn(move |settings, components| {
+            let mut builder = Connector::builder();
             builder.set_connector_settings(settings.cloned());
             builder.set_sleep_impl(components.and_then(RuntimeComponents::sleep_impl));
-            let builder = builder.tls_provider(tls::Provider::Rustls(CryptoMode::AwsLc));
-            builder.tls_context(tls.clone()).build()
-        });
-        Ok(client)
+            builder
+                .proxy_config(proxy.clone())
+                .tls_provider(tls::Provider::Rustls(CryptoMode::AwsLc))
+                .tls_context(tls.clone())
+                .build()
+        }))
     }
 
     /// The variables that the SDK may read.
     fn variables(&self) -> Env {
-        let names = VARIABLES.split_whitespace();
-        let names = names.chain(ENDPOINT_VARIABLES.split_whitespace());
-        let variables = names.filter_map(|name| Some((name, self.environment.var(name)?)));
+        let mut variables: Vec<_> = VARIABLES
+            .iter()
+            .chain(ENDPOINT_VARIABLES)
+            .filter_map(|name| Some((*name, self.environment.var(name)?)))
+            .collect();
         // The file takes precedence.
-        let metadata = self.metadata_endpoint().map(|url| (METADATA_ENDPOINT, url));
-        Env::from_slice(&variables.chain(metadata).collect::<Vec<_>>())
+        if let Some(url) = self.metadata_endpoint() {
+            variables.push((METADATA_ENDPOINT, url));
+        }
+        Env::from_slice(&variables)
     }
 
     /// The clients, with new credentials.
@@ -216,9 +256,11 @@ impl Connection {
     /// # Errors
     ///
     /// If the proxy is invalid. Credentials are read when they are needed.
-    pub(super) async fn clients(&self, region: &str, user_agent: &str) -> Result<Clients> {
-        let timeouts = TimeoutConfig::builder().connect_timeout(CONNECT_TIMEOUT);
-        let timeouts = timeouts.read_timeout(ANSWER_TIMEOUT).build();
+    pub(super) async fn clients(&self, region: &str, user_agent: &str) -> Result<SdkClients> {
+        let timeouts = TimeoutConfig::builder()
+            .connect_timeout(CONNECT_TIMEOUT)
+            .read_timeout(ANSWER_TIMEOUT)
+            .build();
         let mut loader = aws_config::defaults(BehaviorVersion::latest())
             .env(self.variables())
             .region(Region::new(region.to_owned()))
@@ -230,38 +272,57 @@ impl Connection {
             loader = loader.app_name(name);
         }
         let mut config = loader.load().await;
-        /// The config of an API, with its endpoint if the file gives one.
-        macro_rules! config_of {
-            ($sdk:ident, $service:ident) => {{
-                let builder = $sdk::config::Builder::from(&config);
-                match self.endpoint(Service::$service, region) {
-                    Some(endpoint) => builder
-                        .endpoint_url(&endpoint.url)
-                        .interceptor(BeforeSigning::Signature(endpoint.clone())),
-                    None => builder,
-                }
-            }};
-        }
         if let Some(role) = &self.role {
-            // The gate does not see this call.
-            let sts = config_of!(aws_sdk_sts, Sts).retry_config(RetryConfig::standard());
-            let sts = sts.interceptor(BeforeSigning::ConfusedDeputy(role.clone()));
-            let role = Arc::new((aws_sdk_sts::Client::from_conf(sts.build()), role.arn.clone()));
-            let provider = provide_credentials_fn(move || assume(Arc::clone(&role)));
+            let client = self.role_client(&config, role, region);
+            let session = Arc::new((client, role.arn.clone()));
+            let provider = provide_credentials_fn(move || assume(Arc::clone(&session)));
             let provider = SharedCredentialsProvider::new(provider);
             config = config.into_builder().credentials_provider(provider).build();
         }
-        Ok(Clients {
-            ec2: aws_sdk_ec2::Client::from_conf(config_of!(aws_sdk_ec2, Ec2).build()),
-            elb: elb::Client::from_conf(config_of!(elb, Elb).build()),
-            elbv2: elbv2::Client::from_conf(config_of!(elbv2, ElbV2).build()),
-            sts: aws_sdk_sts::Client::from_conf(config_of!(aws_sdk_sts, Sts).build()),
+        let mut ec2 = aws_sdk_ec2::config::Builder::from(&config);
+        if let Some(endpoint) = self.endpoint(Service::Ec2, region) {
+            ec2 = ec2.endpoint_url(&endpoint.url).interceptor(BeforeSigning::Signature(endpoint.clone()));
+        }
+        let mut elb = elb::config::Builder::from(&config);
+        if let Some(endpoint) = self.endpoint(Service::Elb, region) {
+            elb = elb.endpoint_url(&endpoint.url).interceptor(BeforeSigning::Signature(endpoint.clone()));
+        }
+        let mut elbv2 = elbv2::config::Builder::from(&config);
+        if let Some(endpoint) = self.endpoint(Service::ElbV2, region) {
+            elbv2 = elbv2.endpoint_url(&endpoint.url).interceptor(BeforeSigning::Signature(endpoint.clone()));
+        }
+        Ok(SdkClients {
+            ec2: aws_sdk_ec2::Client::from_conf(ec2.build()),
+            elb: elb::Client::from_conf(elb.build()),
+            elbv2: elbv2::Client::from_conf(elbv2.build()),
+            sts: aws_sdk_sts::Client::from_conf(self.sts_config(&config, region).build()),
         })
+    }
+
+    /// The config of STS, with its endpoint if the file gives one.
+    fn sts_config(&self, config: &SdkConfig, region: &str) -> aws_sdk_sts::config::Builder {
+        let sts = aws_sdk_sts::config::Builder::from(config);
+        match self.endpoint(Service::Sts, region) {
+            Some(endpoint) => {
+                let signature = BeforeSigning::Signature(endpoint.clone());
+                sts.endpoint_url(&endpoint.url).interceptor(signature)
+            }
+            None => sts,
+        }
+    }
+
+    /// The client that assumes a role. The gate does not see its calls.
+    fn role_client(&self, config: &SdkConfig, role: &Role, region: &str) -> aws_sdk_sts::Client {
+        let sts = self
+            .sts_config(config, region)
+            .retry_config(RetryConfig::standard())
+            .interceptor(BeforeSigning::ConfusedDeputy(role.clone()));
+        aws_sdk_sts::Client::from_conf(sts.build())
     }
 }
 
 /// The SDK's clients.
-pub(super) struct Clients {
+pub(super) struct SdkClients {
     pub(super) ec2: aws_sdk_ec2::Client,
     pub(super) elb: elb::Client,
     pub(super) elbv2: elbv2::Client,
@@ -292,8 +353,9 @@ impl Intercept for BeforeSigning {
             Self::Signature(endpoint) => {
                 let state = config.interceptor_state();
                 state.store_put(SigningRegion::from(Region::new(endpoint.signing_region.clone())));
-                let name = endpoint.signing_name.clone();
-                name.map(|name| state.store_put(SigningName::from(name)));
+                if let Some(name) = &endpoint.signing_name {
+                    state.store_put(SigningName::from(name.clone()));
+                }
             }
             Self::ConfusedDeputy(role) => {
                 let headers = context.request_mut().headers_mut();
@@ -322,8 +384,9 @@ async fn assume(role: Arc<(aws_sdk_sts::Client, String)>) -> provider::Result {
             _ => error,
         })
     })?;
-    let given = reply.credentials;
-    let given = given.ok_or_else(|| CredentialsError::provider_error("STS answered without credentials"))?;
+    let Some(given) = reply.credentials else {
+        return Err(CredentialsError::provider_error("STS answered without credentials"));
+    };
     let expiry = SystemTime::try_from(given.expiration).map_err(CredentialsError::provider_error)?;
     Ok(Credentials::new(
         given.access_key_id,

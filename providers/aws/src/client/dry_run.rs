@@ -1,10 +1,12 @@
 //! Checks of permissions by API calls that change nothing.
 
 use aws_sdk_ec2::types::Tag;
+use aws_smithy_runtime_api::client::{orchestrator::HttpResponse, result::SdkError};
+use aws_smithy_types::error::metadata::ProvideErrorMetadata;
 use ccm_core::{Error, ErrorKind, Result, check::in_time};
 use futures_util::future::{BoxFuture, join_all};
 
-use super::{Client, Op};
+use super::{Client, Op, connect::SdkClients};
 
 /// The documentation's example network: no cluster has Pods there.
 const NETWORK: &str = "192.0.2.0/24";
@@ -16,43 +18,81 @@ impl Client {
     ///
     /// STS cannot be reached, or refuses the credentials.
     pub(crate) async fn caller(&self) -> Result<String> {
-        Ok(send!(self, CallerIdentity)?.arn.unwrap_or_default())
+        let reply = self.call(Op::CallerIdentity, |sdk| sdk.sts.get_caller_identity().send()).await?;
+        Ok(reply.arn.unwrap_or_default())
     }
 
     /// Tries operations, those for routes only with a route table. Writes are dry runs; reads are as small as possible.
     /// [`ErrorKind::PermissionDenied`] means that an operation is not allowed; any other error, that this could not be
     /// checked.
     pub(crate) async fn try_out(&self, vpc: &str, table: Option<&str>) -> Vec<(Op, Result<()>)> {
-        let (has_table, table) = (table.is_some(), table.unwrap_or_default());
-        // A dry run is not a write, so fences do not apply.
-        macro_rules! trials {
-            ($($op:ident($($fields:tt)*);)+) => {
-                [$((Op::$op, Box::pin(async {
-                    let request = self.call(Op::DryRun, |clients| {
-                        super::ops::request!(clients, $op) $($fields)*.send()
-                    });
-                    in_time(request).await.map(drop).or_else(allowed)
-                }) as BoxFuture<'_, Result<()>>)),+]
-            };
+        let tag = Tag::builder().key("validate").value("").build();
+        let mut trials = vec![
+            self.trial(Op::Instances, |sdk| sdk.ec2.describe_instances().dry_run(true).send()),
+            self.trial(Op::Subnets, |sdk| sdk.ec2.describe_subnets().dry_run(true).send()),
+            self.trial(Op::Zones, |sdk| sdk.ec2.describe_availability_zones().dry_run(true).send()),
+            self.trial(Op::SecurityGroups, |sdk| sdk.ec2.describe_security_groups().dry_run(true).send()),
+            self.trial(Op::SecurityGroupCreate, |sdk| {
+                sdk.ec2
+                    .create_security_group()
+                    .dry_run(true)
+                    .group_name("validate")
+                    .description("validate")
+                    .vpc_id(vpc)
+                    .send()
+            }),
+            self.trial(Op::TagsCreate, |sdk| {
+                sdk.ec2.create_tags().dry_run(true).resources(vpc).tags(tag.clone()).send()
+            }),
+            self.trial(Op::LoadBalancers, |sdk| sdk.elbv2.describe_load_balancers().page_size(1).send()),
+            self.trial(Op::ClassicLoadBalancers, |sdk| sdk.elb.describe_load_balancers().page_size(1).send()),
+            self.trial(Op::TargetGroups, |sdk| sdk.elbv2.describe_target_groups().page_size(1).send()),
+        ];
+        if let Some(table) = table {
+            trials.extend([
+                self.trial(Op::RouteCreate, move |sdk| {
+                    sdk.ec2
+                        .create_route()
+                        .dry_run(true)
+                        .route_table_id(table)
+                        .destination_cidr_block(NETWORK)
+                        .gateway_id("local")
+                        .send()
+                }),
+                self.trial(Op::RouteReplace, move |sdk| {
+                    sdk.ec2
+                        .replace_route()
+                        .dry_run(true)
+                        .route_table_id(table)
+                        .destination_cidr_block(NETWORK)
+                        .local_target(true)
+                        .send()
+                }),
+                self.trial(Op::RouteDelete, move |sdk| {
+                    sdk.ec2
+                        .delete_route()
+                        .dry_run(true)
+                        .route_table_id(table)
+                        .destination_cidr_block(NETWORK)
+                        .send()
+                }),
+            ]);
         }
-        let trials = trials! {
-            Instances(.dry_run(true));
-            Subnets(.dry_run(true));
-            Zones(.dry_run(true));
-            SecurityGroups(.dry_run(true));
-            SecurityGroupCreate(.dry_run(true).group_name("validate").description("validate").vpc_id(vpc));
-            TagsCreate(.dry_run(true).resources(vpc).tags(Tag::builder().key("validate").value("").build()));
-            LoadBalancers(.page_size(1));
-            ClassicLoadBalancers(.page_size(1));
-            TargetGroups(.page_size(1));
-            RouteCreate(.dry_run(true).route_table_id(table).destination_cidr_block(NETWORK).gateway_id("local"));
-            RouteReplace(.dry_run(true).route_table_id(table).destination_cidr_block(NETWORK).local_target(true));
-            RouteDelete(.dry_run(true).route_table_id(table).destination_cidr_block(NETWORK));
-        };
-        let is_of_route = |op| matches!(op, Op::RouteCreate | Op::RouteReplace | Op::RouteDelete);
-        let trials = trials.into_iter();
-        let trials = trials.filter(|(op, _)| has_table || !is_of_route(*op));
-        join_all(trials.map(|(op, trial)| async move { (op, trial.await) })).await
+        join_all(trials).await
+    }
+
+    /// Tries an operation. A dry run is not a write, so fences do not apply.
+    fn trial<'a, T, E, F, Fut>(&'a self, op: Op, request: F) -> BoxFuture<'a, (Op, Result<()>)>
+    where
+        T: Send + 'a,
+        F: Fn(&SdkClients) -> Fut + Send + Sync + 'a,
+        Fut: Future<Output = Result<T, SdkError<E, HttpResponse>>> + Send + 'a,
+        E: ProvideErrorMetadata + std::error::Error + Send + 'static,
+    {
+        Box::pin(async move {
+            let result = in_time(self.execute(Op::DryRun, request)).await;
+            (op, result.or_else(allowed))
+        })
     }
 }
 

@@ -3,13 +3,22 @@
 use std::collections::BTreeMap;
 
 use aws_sdk_ec2::types::{self as sdk, AttributeBooleanValue, NetworkInterfaceStatus, RouteState};
-use ccm_core::{Error, ErrorKind, Result, client::Page};
+use ccm_core::{
+    Error, ErrorKind, Result,
+    client::{Page, collect},
+    plan::objects::stale,
+};
 use futures_util::future::try_join_all;
 use ipnet::IpNet;
+use tracing::warn;
 
-use super::Client;
+use super::{Client, Op, elb::identified};
 use crate::{
-    load_balancer::kinds::{Entry, Kind, Object, RULES, Rule, TAGS},
+    load_balancer::{
+        fields,
+        kinds::{Object, ObjectKind, Rule, SetEntry},
+        updates::EntrySet,
+    },
     site::Tags,
 };
 
@@ -126,37 +135,61 @@ pub(crate) struct Route {
 pub(crate) type Filter<'a> = (&'a str, Vec<String>);
 
 fn filters(given: &[Filter<'_>]) -> Option<Vec<sdk::Filter>> {
-    let one = |(name, values): &Filter<'_>| {
-        let filter = sdk::Filter::builder().name(*name);
-        filter.set_values(Some(values.clone())).build()
-    };
-    Some(given.iter().map(one).collect())
+    let mut filters = Vec::new();
+    for (name, values) in given {
+        filters.push(sdk::Filter::builder().name(*name).set_values(Some(values.clone())).build());
+    }
+    Some(filters)
+}
+
+/// Tags of EC2 with these keys and values.
+pub(super) fn sdk_tags(
+    pairs: impl Iterator<Item = (impl Into<String>, impl Into<String>)>,
+) -> Option<Vec<sdk::Tag>> {
+    Some(pairs.map(|(key, value)| sdk::Tag::builder().key(key).value(value).build()).collect())
 }
 
 fn tags(given: Option<Vec<sdk::Tag>>) -> Tags {
-    let pair = |tag: sdk::Tag| Some((tag.key?, tag.value.unwrap_or_default()));
-    given.into_iter().flatten().filter_map(pair).collect()
+    let given = given.unwrap_or_default().into_iter();
+    given.filter_map(|tag| Some((tag.key?, tag.value.unwrap_or_default()))).collect()
 }
 
 fn unreadable(what: &str) -> Error {
     Error::new(ErrorKind::Unavailable, format!("AWS answered with {what}"))
 }
 
-/// A call that creates or replaces a route with a target.
-macro_rules! route {
-    ($client:expr, $op:ident, $table:expr, $to:expr, $target:expr) => {{
-        let [v4, v6] = one_of(&$to, $to.addr().is_ipv4());
-        let [instance, interface] = one_of(&$target, is_instance($target));
-        done!($client, $op, .route_table_id($table).set_destination_cidr_block(v4.clone())
-            .set_destination_ipv6_cidr_block(v6.clone()).set_instance_id(instance.clone())
-            .set_network_interface_id(interface.clone()))
-    }};
+/// The fields of a call that creates or replaces a route, of which one of each pair is set.
+struct RouteFields {
+    v4: Option<String>,
+    v6: Option<String>,
+    instance: Option<String>,
+    interface: Option<String>,
 }
 
-/// The value as the first or the second of two fields.
-fn one_of(value: &impl ToString, is_first: bool) -> [Option<String>; 2] {
-    let value = Some(value.to_string());
-    if is_first { [value, None] } else { [None, value] }
+impl RouteFields {
+    /// A route to an instance or to a network interface.
+    fn new(to: IpNet, target: &str) -> Self {
+        let (v4, v6) = destination_fields(to);
+        let (instance, interface) = if is_instance(target) {
+            (Some(target.to_owned()), None)
+        } else {
+            (None, Some(target.to_owned()))
+        };
+        Self {
+            v4,
+            v6,
+            instance,
+            interface,
+        }
+    }
+}
+
+/// The destination of a route as its IPv4 field or its IPv6 field.
+fn destination_fields(to: IpNet) -> (Option<String>, Option<String>) {
+    match to {
+        IpNet::V4(network) => (Some(network.to_string()), None),
+        IpNet::V6(network) => (None, Some(network.to_string())),
+    }
 }
 
 /// Whether a route leads to an instance, not to a network interface.
@@ -172,8 +205,16 @@ impl Client {
         filter: &[Filter<'_>],
         token: Option<String>,
     ) -> Result<Page<Instance, String>> {
-        let reply = send!(self, Instances, .max_results(PAGE).set_filters(filters(filter))
-            .set_next_token(token.clone()))?;
+        let reply = self
+            .call(Op::Instances, |sdk| {
+                sdk.ec2
+                    .describe_instances()
+                    .max_results(PAGE)
+                    .set_filters(filters(filter))
+                    .set_next_token(token.clone())
+                    .send()
+            })
+            .await?;
         Ok(Page {
             items: instances(reply.reservations)?,
             next: reply.next_token,
@@ -182,7 +223,7 @@ impl Client {
 
     /// All instances that fit the filters. An error if a page of them cannot be read.
     pub(crate) async fn instances(&self, filter: &[Filter<'_>]) -> Result<Vec<Instance>> {
-        ccm_core::client::collect(|token| self.instance_page(filter, token)).await
+        collect(|token| self.instance_page(filter, token)).await
     }
 
     /// The instances with these ids that a filter finds.
@@ -196,7 +237,11 @@ impl Client {
 
     /// The instances with these ids. If one does not exist: [`ErrorKind::NotFound`], and the message names those that do not.
     pub(crate) async fn instances_by_id(&self, ids: &[String]) -> Result<Vec<Instance>> {
-        let reply = send!(self, InstancesById, .set_instance_ids(Some(ids.to_vec())))?;
+        let reply = self
+            .call(Op::InstancesById, |sdk| {
+                sdk.ec2.describe_instances().set_instance_ids(Some(ids.to_vec())).send()
+            })
+            .await?;
         if reply.next_token.is_some_and(|token| !token.is_empty()) {
             return Err(unreadable("a page where all instances were requested"));
         }
@@ -207,72 +252,204 @@ impl Client {
     pub(crate) async fn fargate_nodes(&self, vpc: &str, addresses: Vec<String>) -> Result<Vec<Instance>> {
         let vpc = ("vpc-id", vec![vpc.to_owned()]);
         let filter = &[vpc, ("private-ip-address", addresses)];
-        list!(self, NetworkInterfaces(set_next_token, next_token), network_interfaces.flat_map(fargate),
-            .max_results(PAGE).set_filters(filters(filter)))
+        collect(|token: Option<String>| async move {
+            let reply = self
+                .call(Op::NetworkInterfaces, |sdk| {
+                    sdk.ec2
+                        .describe_network_interfaces()
+                        .max_results(PAGE)
+                        .set_filters(filters(filter))
+                        .set_next_token(token.clone())
+                        .send()
+                })
+                .await?;
+            let items = reply.network_interfaces.unwrap_or_default().into_iter();
+            Ok(Page {
+                items: items.filter_map(fargate).collect(),
+                next: reply.next_token,
+            })
+        })
+        .await
     }
 
     /// All availability zones of the region, local and wavelength zones included: their names, which differ between accounts,
     /// such as `us-east-1a`, with their ids, which do not, such as `use1-az6`.
     pub(crate) async fn zones(&self) -> Result<BTreeMap<String, String>> {
-        let zones = send!(self, Zones)?.availability_zones.into_iter().flatten();
-        let zone = |zone: sdk::AvailabilityZone| Some((zone.zone_name?, zone.zone_id.unwrap_or_default()));
-        Ok(zones.filter_map(zone).collect())
+        let reply = self.call(Op::Zones, |sdk| sdk.ec2.describe_availability_zones().send()).await?;
+        let zones = reply.availability_zones.unwrap_or_default().into_iter();
+        Ok(zones
+            .filter_map(|zone| Some((zone.zone_name?, zone.zone_id.unwrap_or_default())))
+            .collect())
     }
 
     /// The network nodes above each of at most [`TOPOLOGY_INSTANCES`] instances, from the top. Instances without a topology
     /// are left out. [`ErrorKind::Unsupported`] in a region without it.
     pub(crate) async fn topology(&self, ids: &[String]) -> Result<BTreeMap<String, Vec<String>>> {
-        let reply = send!(self, InstanceTopology, .set_instance_ids(Some(ids.to_vec())))?;
-        let found = reply.instances.into_iter().flatten();
-        let found = found.filter_map(|one| Some((one.instance_id?, one.network_nodes?)));
-        Ok(found.collect())
+        let reply = self
+            .call(Op::InstanceTopology, |sdk| {
+                sdk.ec2.describe_instance_topology().set_instance_ids(Some(ids.to_vec())).send()
+            })
+            .await?;
+        let found = reply.instances.unwrap_or_default().into_iter();
+        Ok(found
+            .filter_map(|topology| Some((topology.instance_id?, topology.network_nodes?)))
+            .collect())
     }
 
     /// Reads a VPC. [`ErrorKind::NotFound`] if it does not exist.
     pub(crate) async fn check_vpc(&self, id: &str) -> Result<()> {
-        done!(self, Vpcs, .vpc_ids(id))
+        self.execute(Op::Vpcs, |sdk| sdk.ec2.describe_vpcs().vpc_ids(id).send()).await
     }
 
     /// The subnets that fit the filters.
     pub(crate) async fn subnets(&self, filter: &[Filter<'_>]) -> Result<Vec<Subnet>> {
-        list!(self, Subnets(set_next_token, next_token), subnets.flat_map(subnet),
-            .max_results(PAGE).set_filters(filters(filter)))
+        collect(|token: Option<String>| async move {
+            let reply = self
+                .call(Op::Subnets, |sdk| {
+                    sdk.ec2
+                        .describe_subnets()
+                        .max_results(PAGE)
+                        .set_filters(filters(filter))
+                        .set_next_token(token.clone())
+                        .send()
+                })
+                .await?;
+            let items = reply.subnets.unwrap_or_default().into_iter();
+            Ok(Page {
+                items: items.filter_map(subnet).collect(),
+                next: reply.next_token,
+            })
+        })
+        .await
     }
 
     /// The route tables that fit the filters, with all of their routes.
     pub(crate) async fn route_tables(&self, filter: &[Filter<'_>]) -> Result<Vec<RouteTable>> {
-        list!(self, RouteTables(set_next_token, next_token), route_tables.flat_map(route_table),
-            .max_results(TABLES_PAGE).set_filters(filters(filter)))
+        collect(|token: Option<String>| async move {
+            let reply = self
+                .call(Op::RouteTables, |sdk| {
+                    sdk.ec2
+                        .describe_route_tables()
+                        .max_results(TABLES_PAGE)
+                        .set_filters(filters(filter))
+                        .set_next_token(token.clone())
+                        .send()
+                })
+                .await?;
+            let items = reply.route_tables.unwrap_or_default().into_iter();
+            Ok(Page {
+                items: items.filter_map(route_table).collect(),
+                next: reply.next_token,
+            })
+        })
+        .await
     }
 
     /// The security groups that fit the filters, with their rules.
     pub(crate) async fn security_groups(&self, filter: &[Filter<'_>]) -> Result<Vec<Object>> {
-        list!(self, SecurityGroups(set_next_token, next_token), security_groups.flat_map(group),
-            .max_results(PAGE).set_filters(filters(filter)))
+        collect(|token: Option<String>| async move {
+            let reply = self
+                .call(Op::SecurityGroups, |sdk| {
+                    sdk.ec2
+                        .describe_security_groups()
+                        .max_results(PAGE)
+                        .set_filters(filters(filter))
+                        .set_next_token(token.clone())
+                        .send()
+                })
+                .await?;
+            let items = reply.security_groups().iter();
+            Ok(Page {
+                items: items.filter_map(group).collect(),
+                next: reply.next_token,
+            })
+        })
+        .await
     }
 
-    /// Removes ingress rules.
+    /// Adds ingress rules. [`ErrorKind::AlreadyExists`] if one exists; then none is added.
+    pub(super) async fn authorize(&self, group: &str, rules: &[&Rule]) -> Result<()> {
+        self.execute(Op::IngressAuthorize, |sdk| {
+            let permissions = Some(permissions(rules));
+            sdk.ec2
+                .authorize_security_group_ingress()
+                .group_id(group)
+                .set_ip_permissions(permissions)
+                .send()
+        })
+        .await
+    }
+
+    /// Removes ingress rules. [`stale`] if AWS does not know a rule as it was read, and removed only the others: in a default VPC,
+    /// this is no error of the request.
     pub(crate) async fn revoke(&self, group: &str, rules: &[&Rule]) -> Result<()> {
-        done!(self, IngressRevoke, .group_id(group).set_ip_permissions(permissions(rules)))
+        let reply = self
+            .call(Op::IngressRevoke, |sdk| {
+                let permissions = Some(permissions(rules));
+                sdk.ec2
+                    .revoke_security_group_ingress()
+                    .group_id(group)
+                    .set_ip_permissions(permissions)
+                    .send()
+            })
+            .await?;
+        if reply.unknown_ip_permissions().is_empty() {
+            return Ok(());
+        }
+        let unknown = reply.unknown_ip_permissions().len();
+        warn!(
+            security_group = group,
+            unknown, "AWS did not remove rules that it does not know in this form"
+        );
+        Err(stale())
     }
 
     /// Creates a route in a table to an instance or a network interface. [`ErrorKind::AlreadyExists`] if there is a route with
     /// this destination; [`ErrorKind::QuotaExceeded`] if the table is full.
     pub(crate) async fn create_route(&self, table: &str, to: IpNet, target: &str) -> Result<()> {
-        route!(self, RouteCreate, table, to, target)
+        self.execute(Op::RouteCreate, |sdk| {
+            let route = RouteFields::new(to, target);
+            sdk.ec2
+                .create_route()
+                .route_table_id(table)
+                .set_destination_cidr_block(route.v4)
+                .set_destination_ipv6_cidr_block(route.v6)
+                .set_instance_id(route.instance)
+                .set_network_interface_id(route.interface)
+                .send()
+        })
+        .await
     }
 
     /// Gives the route with this destination another target. [`ErrorKind::InvalidSpec`] or [`ErrorKind::NotFound`] if it
     /// does not exist.
     pub(crate) async fn replace_route(&self, table: &str, to: IpNet, target: &str) -> Result<()> {
-        route!(self, RouteReplace, table, to, target)
+        self.execute(Op::RouteReplace, |sdk| {
+            let route = RouteFields::new(to, target);
+            sdk.ec2
+                .replace_route()
+                .route_table_id(table)
+                .set_destination_cidr_block(route.v4)
+                .set_destination_ipv6_cidr_block(route.v6)
+                .set_instance_id(route.instance)
+                .set_network_interface_id(route.interface)
+                .send()
+        })
+        .await
     }
 
     /// Deletes the route with this destination. [`ErrorKind::NotFound`] if it does not exist.
     pub(crate) async fn delete_route(&self, table: &str, to: IpNet) -> Result<()> {
-        let [v4, v6] = one_of(&to, to.addr().is_ipv4());
-        done!(self, RouteDelete, .route_table_id(table).set_destination_cidr_block(v4.clone())
-            .set_destination_ipv6_cidr_block(v6.clone()))
+        self.execute(Op::RouteDelete, |sdk| {
+            let (v4, v6) = destination_fields(to);
+            sdk.ec2
+                .delete_route()
+                .route_table_id(table)
+                .set_destination_cidr_block(v4)
+                .set_destination_ipv6_cidr_block(v6)
+                .send()
+        })
+        .await
     }
 
     /// Switches the source/destination check of an instance or a network interface off, so that packets for Pods pass.
@@ -280,21 +457,50 @@ impl Client {
     pub(crate) async fn disable_source_dest_check(&self, target: &str) -> Result<()> {
         let off = AttributeBooleanValue::builder().value(false).build();
         if is_instance(target) {
-            return done!(self, InstanceAttribute, .instance_id(target).source_dest_check(off.clone()));
+            self.execute(Op::InstanceAttribute, |sdk| {
+                sdk.ec2
+                    .modify_instance_attribute()
+                    .instance_id(target)
+                    .source_dest_check(off.clone())
+                    .send()
+            })
+            .await
+        } else {
+            self.execute(Op::InterfaceAttribute, |sdk| {
+                sdk.ec2
+                    .modify_network_interface_attribute()
+                    .network_interface_id(target)
+                    .source_dest_check(off.clone())
+                    .send()
+            })
+            .await
         }
-        done!(self, InterfaceAttribute, .network_interface_id(target).source_dest_check(off.clone()))
     }
 
     /// Adds tags to at most [`TAGGED_RESOURCES`] resources, or changes their values. [`ErrorKind::NotFound`] if one resource
     /// does not exist; then none is changed.
     pub(crate) async fn create_tags(&self, ids: &[String], tags: &Tags) -> Result<()> {
-        done!(self, TagsCreate, .set_resources(Some(ids.to_vec())).set_tags(key_values!(sdk::Tag, tags.iter())))
+        self.execute(Op::TagsCreate, |sdk| {
+            sdk.ec2
+                .create_tags()
+                .set_resources(Some(ids.to_vec()))
+                .set_tags(sdk_tags(tags.iter()))
+                .send()
+        })
+        .await
     }
 
     /// Removes tags with these keys and values from at most [`TAGGED_RESOURCES`] resources. Errors as of
     /// [`Self::create_tags`].
     pub(crate) async fn delete_tags(&self, ids: &[String], tags: &Tags) -> Result<()> {
-        done!(self, TagsDelete, .set_resources(Some(ids.to_vec())).set_tags(key_values!(sdk::Tag, tags.iter())))
+        self.execute(Op::TagsDelete, |sdk| {
+            sdk.ec2
+                .delete_tags()
+                .set_resources(Some(ids.to_vec()))
+                .set_tags(sdk_tags(tags.iter()))
+                .send()
+        })
+        .await
     }
 }
 
@@ -346,8 +552,11 @@ fn interface(given: sdk::InstanceNetworkInterface) -> Interface {
 /// A Fargate node by its network interface, if that is attached. The interface does not have the node's id.
 fn fargate(given: sdk::NetworkInterface) -> Option<Instance> {
     let status = given.attachment.and_then(|attachment| attachment.status);
+    if status != Some(sdk::AttachmentStatus::Attached) {
+        return None;
+    }
     let ipv6 = given.ipv6_addresses.unwrap_or_default().into_iter();
-    (status == Some(sdk::AttachmentStatus::Attached)).then(|| Instance {
+    Some(Instance {
         zone: text(given.availability_zone),
         private_dns: text(given.private_dns_name),
         interfaces: vec![Interface {
@@ -362,12 +571,12 @@ fn fargate(given: sdk::NetworkInterface) -> Option<Instance> {
 }
 
 fn subnet(given: sdk::Subnet) -> Option<Subnet> {
-    let ipv6 = given.ipv6_cidr_block_association_set.into_iter().flatten();
-    let ipv6 = ipv6.filter_map(|one| one.ipv6_cidr_block);
+    let ipv6 = given.ipv6_cidr_block_association_set.unwrap_or_default().into_iter();
+    let ipv6_cidrs = ipv6.filter_map(|association| association.ipv6_cidr_block);
     Some(Subnet {
         id: given.subnet_id?,
         zone: text(given.availability_zone),
-        cidrs: given.cidr_block.into_iter().chain(ipv6).collect(),
+        cidrs: given.cidr_block.into_iter().chain(ipv6_cidrs).collect(),
         tags: tags(given.tags),
     })
 }
@@ -375,9 +584,11 @@ fn subnet(given: sdk::Subnet) -> Option<Subnet> {
 fn route_table(given: sdk::RouteTable) -> Option<RouteTable> {
     let associations = given.associations.unwrap_or_default();
     let routes = given.routes.unwrap_or_default();
-    let mut gateways = routes.iter().filter_map(|route| route.gateway_id.as_deref());
+    let is_public = routes
+        .iter()
+        .any(|route| route.gateway_id.as_deref().is_some_and(|gateway| gateway.starts_with("igw")));
     Some(RouteTable {
-        is_public: gateways.any(|gateway| gateway.starts_with("igw")),
+        is_public,
         id: given.route_table_id?,
         is_main: associations.iter().any(|one| one.main == Some(true)),
         subnets: associations.into_iter().filter_map(|one| one.subnet_id).collect(),
@@ -387,66 +598,72 @@ fn route_table(given: sdk::RouteTable) -> Option<RouteTable> {
 }
 
 fn route(given: sdk::Route) -> Option<Route> {
-    let destination = given.destination_cidr_block;
-    let destination = destination.or(given.destination_ipv6_cidr_block)?;
-    let target = given.instance_id.or(given.network_interface_id);
+    let destination = given.destination_cidr_block.or(given.destination_ipv6_cidr_block)?;
     Some(Route {
         destination: destination.parse().ok()?,
-        target: target.or(given.gateway_id),
+        target: given.instance_id.or(given.network_interface_id).or(given.gateway_id),
         blackhole: given.state == Some(RouteState::Blackhole),
     })
 }
 
 /// One permission for each rule.
-pub(super) fn permissions(rules: &[&Rule]) -> Option<Vec<sdk::IpPermission>> {
-    let permissions = rules.iter().map(|rule| {
-        let mut permission = sdk::IpPermission::builder().ip_protocol(&rule.protocol);
-        if rule.protocol != "-1" {
-            permission = permission.from_port(rule.from).to_port(rule.to);
-        }
-        let description = Some(rule.description.clone()).filter(|text| !text.is_empty());
-        /// The permission with the rule's source and description.
-        macro_rules! with {
-            ($set:ident, $kind:ident.$field:ident) => {{
-                let source = sdk::$kind::builder().$field(&rule.source);
-                permission.$set(source.set_description(description).build())
-            }};
-        }
-        let permission = match rule.source.as_str() {
-            source if source.starts_with("sg-") => with!(user_id_group_pairs, UserIdGroupPair.group_id),
-            source if source.starts_with("pl-") => with!(prefix_list_ids, PrefixListId.prefix_list_id),
-            source if source.contains(':') => with!(ipv6_ranges, Ipv6Range.cidr_ipv6),
-            _ => with!(ip_ranges, IpRange.cidr_ip),
-        };
-        permission.build()
-    });
-    Some(permissions.collect())
+pub(super) fn permissions(rules: &[&Rule]) -> Vec<sdk::IpPermission> {
+    rules.iter().map(|rule| permission(rule)).collect()
 }
 
-fn group(group: sdk::SecurityGroup) -> Option<Object> {
-    let mut rules = Vec::new();
-    for permission in group.ip_permissions() {
-        let protocol = permission.ip_protocol().unwrap_or_default();
-        let [from, to] = [permission.from_port(), permission.to_port()].map(|port| port.unwrap_or(-1));
-        /// Adds the rules of one kind of sources.
-        macro_rules! add {
-            ($sources:ident.$id:ident) => {
-                for one in permission.$sources() {
-                    let description = one.description().unwrap_or_default();
-                    let rule = |source| Rule::new(protocol, (from, to), source, description);
-                    rules.extend(one.$id().map(rule).map(Entry::Rule));
-                }
-            };
-        }
-        add!(ip_ranges.cidr_ip);
-        add!(ipv6_ranges.cidr_ipv6);
-        add!(prefix_list_ids.prefix_list_id);
-        add!(user_id_group_pairs.group_id);
+fn permission(rule: &Rule) -> sdk::IpPermission {
+    let mut permission = sdk::IpPermission::builder().ip_protocol(&rule.protocol);
+    if rule.protocol != "-1" {
+        permission = permission.from_port(rule.from).to_port(rule.to);
     }
-    let object = object!(Kind::Group, group.group_name()?, group.group_id()?, {
-        "description" => group.description(),
-    });
-    let tags = tags(group.tags);
-    let tags = tags.iter().map(|(key, value)| Entry::tag(key, value));
-    Some(object.entries(TAGS, tags).entries(RULES, rules))
+    let source = &rule.source;
+    let description = match rule.description.as_str() {
+        "" => None,
+        text => Some(text.to_owned()),
+    };
+    if source.starts_with("sg-") {
+        let pair = sdk::UserIdGroupPair::builder().group_id(source).set_description(description).build();
+        permission = permission.user_id_group_pairs(pair);
+    } else if source.starts_with("pl-") {
+        let list = sdk::PrefixListId::builder().prefix_list_id(source).set_description(description).build();
+        permission = permission.prefix_list_ids(list);
+    } else if source.contains(':') {
+        let range = sdk::Ipv6Range::builder().cidr_ipv6(source).set_description(description).build();
+        permission = permission.ipv6_ranges(range);
+    } else {
+        let range = sdk::IpRange::builder().cidr_ip(source).set_description(description).build();
+        permission = permission.ip_ranges(range);
+    }
+    permission.build()
+}
+
+fn group(group: &sdk::SecurityGroup) -> Option<Object> {
+    let tags = tags(group.tags.clone());
+    let rules = group.ip_permissions().iter().flat_map(rules).map(SetEntry::Rule);
+    let object = identified(ObjectKind::Group, group.group_name()?, group.group_id()?)
+        .with(fields::DESCRIPTION, group.description())
+        .entries(EntrySet::Tags.name(), tags.iter().map(|(key, value)| SetEntry::tag(key, value)))
+        .entries(EntrySet::Rules.name(), rules);
+    Some(object)
+}
+
+/// The rules of a permission, one for each of its sources.
+fn rules(permission: &sdk::IpPermission) -> Vec<Rule> {
+    let ranges = permission.ip_ranges().iter().map(|range| (range.cidr_ip(), range.description()));
+    let ipv6_ranges = permission.ipv6_ranges().iter().map(|range| (range.cidr_ipv6(), range.description()));
+    let lists = permission
+        .prefix_list_ids()
+        .iter()
+        .map(|list| (list.prefix_list_id(), list.description()));
+    let groups = permission.user_id_group_pairs().iter().map(|pair| (pair.group_id(), pair.description()));
+    let protocol = permission.ip_protocol().unwrap_or_default();
+    let ports = (permission.from_port().unwrap_or(-1), permission.to_port().unwrap_or(-1));
+    ranges
+        .chain(ipv6_ranges)
+        .chain(lists)
+        .chain(groups)
+        .filter_map(|(source, description)| {
+            Some(Rule::new(protocol, ports, source?, description.unwrap_or_default()))
+        })
+        .collect()
 }

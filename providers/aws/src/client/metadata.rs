@@ -36,13 +36,15 @@ impl Metadata {
             _ => "http://169.254.169.254",
         };
         let url = connection.metadata_endpoint().unwrap_or(usual);
-        let builder = Client::builder().configure(&config).max_attempts(2);
-        let builder = builder.endpoint(url).map_err(|error| {
-            let text = format!("endpoint {url:?} of the instance metadata service: {error}");
-            Error::new(ErrorKind::InvalidConfig, text)
-        })?;
-        let client = Some(builder.build());
-        Ok(Self { client })
+        match Client::builder().configure(&config).max_attempts(2).endpoint(url) {
+            Ok(builder) => Ok(Self {
+                client: Some(builder.build()),
+            }),
+            Err(error) => {
+                let text = format!("endpoint {url:?} of the instance metadata service: {error}");
+                Err(Error::new(ErrorKind::InvalidConfig, text))
+            }
+        }
     }
 
     /// Reads a value: [`REGION`] or [`INSTANCE_ID`].

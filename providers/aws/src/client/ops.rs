@@ -15,7 +15,7 @@ quota_section! {
     /// Rate limits of requests to AWS. The defaults are the limits that AWS publishes for an account and region. Each
     /// action has a quota of its own, except where the key says that several share one. Other programs in the account
     /// use the same limits: lower these values if such programs are throttled, and raise them if AWS raised the limits. A
-    /// throttling response is always obeyed. The Go cloud controller does not know this section.
+    /// throttling response is always obeyed. Upstream does not know this section.
     pub(crate) struct Quotas {
         "ec2-read" => pub(crate) ec2_read: "ec2-read", "each EC2 read with a filter or pages", quota(20.0, 100);
         "ec2-unfiltered" => pub(crate) ec2_unfiltered: "ec2-unfiltered", "each EC2 read by ids alone", quota(10.0, 50);
@@ -48,195 +48,239 @@ impl Op {
     }
 }
 
-/// Defines [`Op`], the quotas of its buckets and the SDK's requests of a table. A line of it names an operation, the method of
-/// the SDK's client, the action, its effect, the field of [`Quotas`] with its quota, and its bucket if it shares one.
-macro_rules! actions {
-    (@bucket $api:ident $action:literal) => { concat!(stringify!($api), ":", $action) };
-    (@bucket $api:ident $action:literal $shared:literal) => { $shared };
-    (
-        $dollar:tt
-        $(
-            $(#[$meaning:meta])*
-            $op:ident = $api:ident.$method:ident $action:literal, $effect:ident, $quota:ident $(in $shared:literal)?;
-        )+
-    ) => {
-        operations! {
-            /// An API call: the API and the action, as IAM policies and CloudTrail name them.
-            pub(crate) enum Op {
-                $(
-                    $(#[$meaning])*
-                    $op = concat!(stringify!($api), ":", $action), actions!(@bucket $api $action $($shared)?), $effect;
-                )+
-                /// A dry run of a write, by which EC2 reports whether it would be allowed; or the smallest read.
-                DryRun = "ec2:DryRun", "ec2:DryRun", Read;
-            }
-        }
-
-        impl Quotas {
-            /// The buckets of all operations.
-            pub(crate) fn all_buckets(&self) -> BTreeMap<&'static str, Quota> {
-                let buckets = [(Op::DryRun.bucket(), self.ec2_write), $((Op::$op.bucket(), self.$quota)),+];
-                buckets.into_iter().collect()
-            }
-        }
-
-        /// The SDK's request of an operation: `request!(clients, Op)`.
-        macro_rules! request {
-            $(($dollar clients:expr, $op) => { $dollar clients.$api.$method() };)+
-        }
-        pub(crate) use request;
-    };
-}
-
 // A second delete, a second registration of a target and a second setting of the same value change nothing. A call that creates
 // an object with a unique name or rule is refused the second time; the caller reads before it writes again.
-actions! { $
-    /// Instances by a filter, or a page of them.
-    Instances = ec2.describe_instances "DescribeInstances", Read, ec2_read;
-    /// Instances by id alone.
-    InstancesById = ec2.describe_instances "DescribeInstances", Read, ec2_unfiltered in "ec2:DescribeInstances by id";
-    /// The network topology of instances.
-    InstanceTopology = ec2.describe_instance_topology "DescribeInstanceTopology", Read, ec2_topology;
-    /// Network interfaces.
-    NetworkInterfaces = ec2.describe_network_interfaces "DescribeNetworkInterfaces", Read, ec2_read;
-    /// Availability zones.
-    Zones = ec2.describe_availability_zones "DescribeAvailabilityZones", Read, ec2_read;
-    /// VPCs.
-    Vpcs = ec2.describe_vpcs "DescribeVpcs", Read, ec2_read;
-    /// Subnets.
-    Subnets = ec2.describe_subnets "DescribeSubnets", Read, ec2_read;
-    /// Route tables with their routes.
-    RouteTables = ec2.describe_route_tables "DescribeRouteTables", Read, ec2_read;
-    /// A new route.
-    RouteCreate = ec2.create_route "CreateRoute", Write, ec2_write;
-    /// Another target for a route.
-    RouteReplace = ec2.replace_route "ReplaceRoute", IdempotentWrite, ec2_write;
-    /// Deletion of a route.
-    RouteDelete = ec2.delete_route "DeleteRoute", IdempotentWrite, ec2_write;
-    /// The source/destination check of an instance.
-    InstanceAttribute = ec2.modify_instance_attribute "ModifyInstanceAttribute", IdempotentWrite, ec2_write;
-    /// The source/destination check of a network interface.
-    InterfaceAttribute = ec2.modify_network_interface_attribute "ModifyNetworkInterfaceAttribute", IdempotentWrite, ec2_write;
-    /// Tags for resources.
-    TagsCreate = ec2.create_tags "CreateTags", IdempotentWrite, ec2_tags;
-    /// Removal of tags from resources.
-    TagsDelete = ec2.delete_tags "DeleteTags", IdempotentWrite, ec2_tags;
-    /// Security groups with their rules.
-    SecurityGroups = ec2.describe_security_groups "DescribeSecurityGroups", Read, ec2_read;
-    /// A new security group.
-    SecurityGroupCreate = ec2.create_security_group "CreateSecurityGroup", Write, ec2_write;
-    /// Deletion of a security group.
-    SecurityGroupDelete = ec2.delete_security_group "DeleteSecurityGroup", IdempotentWrite, ec2_write;
-    /// New ingress rules. An existing rule fails the whole request.
-    IngressAuthorize = ec2.authorize_security_group_ingress "AuthorizeSecurityGroupIngress", Write, ec2_write;
-    /// Deletion of ingress rules. A missing rule fails the whole request.
-    IngressRevoke = ec2.revoke_security_group_ingress "RevokeSecurityGroupIngress", Write, ec2_write;
-    /// Other descriptions for ingress rules.
-    IngressDescriptions = ec2.update_security_group_rule_descriptions_ingress "UpdateSecurityGroupRuleDescriptionsIngress", IdempotentWrite, ec2_write;
+operations! {
+    /// An API call: the API and the action, as IAM policies and CloudTrail name them; its bucket, which several may share.
+    pub(crate) enum Op {
+        /// Instances by a filter, or a page of them.
+        Instances = "ec2:DescribeInstances", "ec2:DescribeInstances", Read;
+        /// Instances by id alone.
+        InstancesById = "ec2:DescribeInstances", "ec2:DescribeInstances by id", Read;
+        /// The network topology of instances.
+        InstanceTopology = "ec2:DescribeInstanceTopology", "ec2:DescribeInstanceTopology", Read;
+        /// Network interfaces.
+        NetworkInterfaces = "ec2:DescribeNetworkInterfaces", "ec2:DescribeNetworkInterfaces", Read;
+        /// Availability zones.
+        Zones = "ec2:DescribeAvailabilityZones", "ec2:DescribeAvailabilityZones", Read;
+        /// VPCs.
+        Vpcs = "ec2:DescribeVpcs", "ec2:DescribeVpcs", Read;
+        /// Subnets.
+        Subnets = "ec2:DescribeSubnets", "ec2:DescribeSubnets", Read;
+        /// Route tables with their routes.
+        RouteTables = "ec2:DescribeRouteTables", "ec2:DescribeRouteTables", Read;
+        /// A new route.
+        RouteCreate = "ec2:CreateRoute", "ec2:CreateRoute", Write;
+        /// Another target for a route.
+        RouteReplace = "ec2:ReplaceRoute", "ec2:ReplaceRoute", IdempotentWrite;
+        /// Deletion of a route.
+        RouteDelete = "ec2:DeleteRoute", "ec2:DeleteRoute", IdempotentWrite;
+        /// The source/destination check of an instance.
+        InstanceAttribute = "ec2:ModifyInstanceAttribute", "ec2:ModifyInstanceAttribute", IdempotentWrite;
+        /// The source/destination check of a network interface.
+        InterfaceAttribute = "ec2:ModifyNetworkInterfaceAttribute", "ec2:ModifyNetworkInterfaceAttribute", IdempotentWrite;
+        /// Tags for resources.
+        TagsCreate = "ec2:CreateTags", "ec2:CreateTags", IdempotentWrite;
+        /// Removal of tags from resources.
+        TagsDelete = "ec2:DeleteTags", "ec2:DeleteTags", IdempotentWrite;
+        /// Security groups with their rules.
+        SecurityGroups = "ec2:DescribeSecurityGroups", "ec2:DescribeSecurityGroups", Read;
+        /// A new security group.
+        SecurityGroupCreate = "ec2:CreateSecurityGroup", "ec2:CreateSecurityGroup", Write;
+        /// Deletion of a security group.
+        SecurityGroupDelete = "ec2:DeleteSecurityGroup", "ec2:DeleteSecurityGroup", IdempotentWrite;
+        /// New ingress rules. An existing rule fails the whole request.
+        IngressAuthorize = "ec2:AuthorizeSecurityGroupIngress", "ec2:AuthorizeSecurityGroupIngress", Write;
+        /// Deletion of ingress rules. A missing rule fails the whole request.
+        IngressRevoke = "ec2:RevokeSecurityGroupIngress", "ec2:RevokeSecurityGroupIngress", Write;
+        /// Other descriptions for ingress rules.
+        IngressDescriptions = "ec2:UpdateSecurityGroupRuleDescriptionsIngress", "ec2:UpdateSecurityGroupRuleDescriptionsIngress", IdempotentWrite;
 
-    /// Network load balancers.
-    LoadBalancers = elbv2.describe_load_balancers "DescribeLoadBalancers", Read, elb_read in "elbv2:Describe";
-    /// Attributes of a load balancer.
-    LoadBalancerAttributes = elbv2.describe_load_balancer_attributes "DescribeLoadBalancerAttributes", Read, elb_read in "elbv2:Describe";
-    /// Listeners.
-    Listeners = elbv2.describe_listeners "DescribeListeners", Read, elb_read in "elbv2:Describe";
-    /// Certificates of a listener.
-    ListenerCertificates = elbv2.describe_listener_certificates "DescribeListenerCertificates", Read, elb_read in "elbv2:Describe";
-    /// Target groups.
-    TargetGroups = elbv2.describe_target_groups "DescribeTargetGroups", Read, elb_read in "elbv2:Describe";
-    /// Attributes of a target group.
-    TargetGroupAttributes = elbv2.describe_target_group_attributes "DescribeTargetGroupAttributes", Read, elb_read in "elbv2:Describe";
-    /// Targets of a target group and their health.
-    TargetHealth = elbv2.describe_target_health "DescribeTargetHealth", Read, elb_read in "elbv2:Describe";
-    /// Tags of load balancers, listeners and target groups.
-    LoadBalancerTags = elbv2.describe_tags "DescribeTags", Read, elb_read in "elbv2:Describe";
-    /// A new load balancer.
-    LoadBalancerCreate = elbv2.create_load_balancer "CreateLoadBalancer", Write, elb_write;
-    /// Deletion of a load balancer.
-    LoadBalancerDelete = elbv2.delete_load_balancer "DeleteLoadBalancer", IdempotentWrite, elb_write;
-    /// Attributes for a load balancer.
-    LoadBalancerAttributesModify = elbv2.modify_load_balancer_attributes "ModifyLoadBalancerAttributes", IdempotentWrite, elb_modify in "elbv2:Modify";
-    /// Other security groups for a load balancer.
-    SecurityGroupsSet = elbv2.set_security_groups "SetSecurityGroups", IdempotentWrite, elb_write;
-    /// Other subnets for a load balancer.
-    SubnetsSet = elbv2.set_subnets "SetSubnets", IdempotentWrite, elb_write;
-    /// A new listener.
-    ListenerCreate = elbv2.create_listener "CreateListener", Write, elb_write;
-    /// Other properties for a listener.
-    ListenerModify = elbv2.modify_listener "ModifyListener", IdempotentWrite, elb_modify in "elbv2:Modify";
-    /// Deletion of a listener.
-    ListenerDelete = elbv2.delete_listener "DeleteListener", IdempotentWrite, elb_write;
-    /// More certificates for a listener.
-    ListenerCertificatesAdd = elbv2.add_listener_certificates "AddListenerCertificates", IdempotentWrite, elb_write;
-    /// Fewer certificates for a listener.
-    ListenerCertificatesRemove = elbv2.remove_listener_certificates "RemoveListenerCertificates", IdempotentWrite, elb_write;
-    /// A new target group.
-    TargetGroupCreate = elbv2.create_target_group "CreateTargetGroup", Write, elb_write;
-    /// Another health check for a target group.
-    TargetGroupModify = elbv2.modify_target_group "ModifyTargetGroup", IdempotentWrite, elb_modify in "elbv2:Modify";
-    /// Attributes for a target group.
-    TargetGroupAttributesModify = elbv2.modify_target_group_attributes "ModifyTargetGroupAttributes", IdempotentWrite, elb_modify in "elbv2:Modify";
-    /// Deletion of a target group.
-    TargetGroupDelete = elbv2.delete_target_group "DeleteTargetGroup", IdempotentWrite, elb_write;
-    /// More targets for a target group.
-    TargetsRegister = elbv2.register_targets "RegisterTargets", IdempotentWrite, elb_write;
-    /// Fewer targets for a target group.
-    TargetsDeregister = elbv2.deregister_targets "DeregisterTargets", IdempotentWrite, elb_write;
-    /// Tags for load balancers, listeners and target groups.
-    LoadBalancerTagsAdd = elbv2.add_tags "AddTags", IdempotentWrite, elb_write;
+        /// Network load balancers.
+        LoadBalancers = "elbv2:DescribeLoadBalancers", "elbv2:Describe", Read;
+        /// Attributes of a load balancer.
+        LoadBalancerAttributes = "elbv2:DescribeLoadBalancerAttributes", "elbv2:Describe", Read;
+        /// Listeners.
+        Listeners = "elbv2:DescribeListeners", "elbv2:Describe", Read;
+        /// Certificates of a listener.
+        ListenerCertificates = "elbv2:DescribeListenerCertificates", "elbv2:Describe", Read;
+        /// Target groups.
+        TargetGroups = "elbv2:DescribeTargetGroups", "elbv2:Describe", Read;
+        /// Attributes of a target group.
+        TargetGroupAttributes = "elbv2:DescribeTargetGroupAttributes", "elbv2:Describe", Read;
+        /// Targets of a target group and their health.
+        TargetHealth = "elbv2:DescribeTargetHealth", "elbv2:Describe", Read;
+        /// Tags of load balancers, listeners and target groups.
+        LoadBalancerTags = "elbv2:DescribeTags", "elbv2:Describe", Read;
+        /// A new load balancer.
+        LoadBalancerCreate = "elbv2:CreateLoadBalancer", "elbv2:CreateLoadBalancer", Write;
+        /// Deletion of a load balancer.
+        LoadBalancerDelete = "elbv2:DeleteLoadBalancer", "elbv2:DeleteLoadBalancer", IdempotentWrite;
+        /// Attributes for a load balancer.
+        LoadBalancerAttributesModify = "elbv2:ModifyLoadBalancerAttributes", "elbv2:Modify", IdempotentWrite;
+        /// Other security groups for a load balancer.
+        SecurityGroupsSet = "elbv2:SetSecurityGroups", "elbv2:SetSecurityGroups", IdempotentWrite;
+        /// Other subnets for a load balancer.
+        SubnetsSet = "elbv2:SetSubnets", "elbv2:SetSubnets", IdempotentWrite;
+        /// A new listener.
+        ListenerCreate = "elbv2:CreateListener", "elbv2:CreateListener", Write;
+        /// Other properties for a listener.
+        ListenerModify = "elbv2:ModifyListener", "elbv2:Modify", IdempotentWrite;
+        /// Deletion of a listener.
+        ListenerDelete = "elbv2:DeleteListener", "elbv2:DeleteListener", IdempotentWrite;
+        /// More certificates for a listener.
+        ListenerCertificatesAdd = "elbv2:AddListenerCertificates", "elbv2:AddListenerCertificates", IdempotentWrite;
+        /// Fewer certificates for a listener.
+        ListenerCertificatesRemove = "elbv2:RemoveListenerCertificates", "elbv2:RemoveListenerCertificates", IdempotentWrite;
+        /// A new target group.
+        TargetGroupCreate = "elbv2:CreateTargetGroup", "elbv2:CreateTargetGroup", Write;
+        /// Another health check for a target group.
+        TargetGroupModify = "elbv2:ModifyTargetGroup", "elbv2:Modify", IdempotentWrite;
+        /// Attributes for a target group.
+        TargetGroupAttributesModify = "elbv2:ModifyTargetGroupAttributes", "elbv2:Modify", IdempotentWrite;
+        /// Deletion of a target group.
+        TargetGroupDelete = "elbv2:DeleteTargetGroup", "elbv2:DeleteTargetGroup", IdempotentWrite;
+        /// More targets for a target group.
+        TargetsRegister = "elbv2:RegisterTargets", "elbv2:RegisterTargets", IdempotentWrite;
+        /// Fewer targets for a target group.
+        TargetsDeregister = "elbv2:DeregisterTargets", "elbv2:DeregisterTargets", IdempotentWrite;
+        /// Tags for load balancers, listeners and target groups.
+        LoadBalancerTagsAdd = "elbv2:AddTags", "elbv2:AddTags", IdempotentWrite;
 
-    /// Classic load balancers.
-    ClassicLoadBalancers = elb.describe_load_balancers "DescribeLoadBalancers", Read, elb_read in "elb:Describe";
-    /// Attributes of a classic load balancer.
-    ClassicAttributes = elb.describe_load_balancer_attributes "DescribeLoadBalancerAttributes", Read, elb_read in "elb:Describe";
-    /// Tags of classic load balancers.
-    ClassicTags = elb.describe_tags "DescribeTags", Read, elb_read in "elb:Describe";
-    /// A new classic load balancer. Repeating the call is not an error.
-    ClassicCreate = elb.create_load_balancer "CreateLoadBalancer", Write, elb_write;
-    /// Deletion of a classic load balancer. It is not an error if it does not exist.
-    ClassicDelete = elb.delete_load_balancer "DeleteLoadBalancer", IdempotentWrite, elb_write;
-    /// Attributes for a classic load balancer.
-    ClassicAttributesModify = elb.modify_load_balancer_attributes "ModifyLoadBalancerAttributes", IdempotentWrite, elb_modify;
-    /// More tags for a classic load balancer.
-    ClassicTagsAdd = elb.add_tags "AddTags", IdempotentWrite, elb_write;
-    /// More instances for a classic load balancer.
-    ClassicInstancesRegister = elb.register_instances_with_load_balancer "RegisterInstancesWithLoadBalancer", IdempotentWrite, elb_write;
-    /// Fewer instances for a classic load balancer.
-    ClassicInstancesDeregister = elb.deregister_instances_from_load_balancer "DeregisterInstancesFromLoadBalancer", IdempotentWrite, elb_write;
-    /// New listeners for a classic load balancer.
-    ClassicListenersCreate = elb.create_load_balancer_listeners "CreateLoadBalancerListeners", Write, elb_write;
-    /// Deletion of listeners of a classic load balancer.
-    ClassicListenersDelete = elb.delete_load_balancer_listeners "DeleteLoadBalancerListeners", IdempotentWrite, elb_write;
-    /// A new policy for a classic load balancer.
-    ClassicPolicyCreate = elb.create_load_balancer_policy "CreateLoadBalancerPolicy", Write, elb_write;
-    /// Policies for the backend of a classic load balancer.
-    ClassicBackendPoliciesSet = elb.set_load_balancer_policies_for_backend_server "SetLoadBalancerPoliciesForBackendServer", IdempotentWrite, elb_write;
-    /// Policies for a listener of a classic load balancer.
-    ClassicListenerPoliciesSet = elb.set_load_balancer_policies_of_listener "SetLoadBalancerPoliciesOfListener", IdempotentWrite, elb_write;
-    /// More subnets for a classic load balancer.
-    ClassicSubnetsAttach = elb.attach_load_balancer_to_subnets "AttachLoadBalancerToSubnets", IdempotentWrite, elb_write;
-    /// Fewer subnets for a classic load balancer.
-    ClassicSubnetsDetach = elb.detach_load_balancer_from_subnets "DetachLoadBalancerFromSubnets", IdempotentWrite, elb_write;
-    /// Other security groups for a classic load balancer.
-    ClassicSecurityGroupsSet = elb.apply_security_groups_to_load_balancer "ApplySecurityGroupsToLoadBalancer", IdempotentWrite, elb_write;
-    /// The health check of a classic load balancer.
-    ClassicHealthCheck = elb.configure_health_check "ConfigureHealthCheck", IdempotentWrite, elb_write;
+        /// Classic load balancers.
+        ClassicLoadBalancers = "elb:DescribeLoadBalancers", "elb:Describe", Read;
+        /// Attributes of a classic load balancer.
+        ClassicAttributes = "elb:DescribeLoadBalancerAttributes", "elb:Describe", Read;
+        /// Tags of classic load balancers.
+        ClassicTags = "elb:DescribeTags", "elb:Describe", Read;
+        /// A new classic load balancer. Repeating the call is not an error.
+        ClassicCreate = "elb:CreateLoadBalancer", "elb:CreateLoadBalancer", Write;
+        /// Deletion of a classic load balancer. It is not an error if it does not exist.
+        ClassicDelete = "elb:DeleteLoadBalancer", "elb:DeleteLoadBalancer", IdempotentWrite;
+        /// Attributes for a classic load balancer.
+        ClassicAttributesModify = "elb:ModifyLoadBalancerAttributes", "elb:ModifyLoadBalancerAttributes", IdempotentWrite;
+        /// More tags for a classic load balancer.
+        ClassicTagsAdd = "elb:AddTags", "elb:AddTags", IdempotentWrite;
+        /// More instances for a classic load balancer.
+        ClassicInstancesRegister = "elb:RegisterInstancesWithLoadBalancer", "elb:RegisterInstancesWithLoadBalancer", IdempotentWrite;
+        /// Fewer instances for a classic load balancer.
+        ClassicInstancesDeregister = "elb:DeregisterInstancesFromLoadBalancer", "elb:DeregisterInstancesFromLoadBalancer", IdempotentWrite;
+        /// New listeners for a classic load balancer.
+        ClassicListenersCreate = "elb:CreateLoadBalancerListeners", "elb:CreateLoadBalancerListeners", Write;
+        /// Deletion of listeners of a classic load balancer.
+        ClassicListenersDelete = "elb:DeleteLoadBalancerListeners", "elb:DeleteLoadBalancerListeners", IdempotentWrite;
+        /// A new policy for a classic load balancer.
+        ClassicPolicyCreate = "elb:CreateLoadBalancerPolicy", "elb:CreateLoadBalancerPolicy", Write;
+        /// Policies for the backend of a classic load balancer.
+        ClassicBackendPoliciesSet = "elb:SetLoadBalancerPoliciesForBackendServer", "elb:SetLoadBalancerPoliciesForBackendServer", IdempotentWrite;
+        /// Policies for a listener of a classic load balancer.
+        ClassicListenerPoliciesSet = "elb:SetLoadBalancerPoliciesOfListener", "elb:SetLoadBalancerPoliciesOfListener", IdempotentWrite;
+        /// More subnets for a classic load balancer.
+        ClassicSubnetsAttach = "elb:AttachLoadBalancerToSubnets", "elb:AttachLoadBalancerToSubnets", IdempotentWrite;
+        /// Fewer subnets for a classic load balancer.
+        ClassicSubnetsDetach = "elb:DetachLoadBalancerFromSubnets", "elb:DetachLoadBalancerFromSubnets", IdempotentWrite;
+        /// Other security groups for a classic load balancer.
+        ClassicSecurityGroupsSet = "elb:ApplySecurityGroupsToLoadBalancer", "elb:ApplySecurityGroupsToLoadBalancer", IdempotentWrite;
+        /// The health check of a classic load balancer.
+        ClassicHealthCheck = "elb:ConfigureHealthCheck", "elb:ConfigureHealthCheck", IdempotentWrite;
 
-    /// The identity of the credentials, which are checked. It needs no permission.
-    CallerIdentity = sts.get_caller_identity "GetCallerIdentity", Read, ec2_write;
+        /// The identity of the credentials, which are checked. It needs no permission.
+        CallerIdentity = "sts:GetCallerIdentity", "sts:GetCallerIdentity", Read;
+
+        /// A dry run of a write, by which EC2 reports whether it would be allowed; or the smallest read.
+        DryRun = "ec2:DryRun", "ec2:DryRun", Read;
+    }
+}
+
+impl Quotas {
+    /// The buckets of all operations.
+    pub(crate) fn all_buckets(&self) -> BTreeMap<&'static str, Quota> {
+        Op::ALL.iter().map(|op| (op.bucket(), self.of(*op))).collect()
+    }
+
+    /// The quota of an operation's bucket.
+    fn of(&self, op: Op) -> Quota {
+        match op {
+            Op::Instances
+            | Op::NetworkInterfaces
+            | Op::Zones
+            | Op::Vpcs
+            | Op::Subnets
+            | Op::RouteTables
+            | Op::SecurityGroups => self.ec2_read,
+            Op::InstancesById => self.ec2_unfiltered,
+            Op::RouteCreate
+            | Op::RouteReplace
+            | Op::RouteDelete
+            | Op::InstanceAttribute
+            | Op::InterfaceAttribute
+            | Op::SecurityGroupCreate
+            | Op::SecurityGroupDelete
+            | Op::IngressAuthorize
+            | Op::IngressRevoke
+            | Op::IngressDescriptions
+            | Op::CallerIdentity
+            | Op::DryRun => self.ec2_write,
+            Op::TagsCreate | Op::TagsDelete => self.ec2_tags,
+            Op::InstanceTopology => self.ec2_topology,
+            Op::LoadBalancers
+            | Op::LoadBalancerAttributes
+            | Op::Listeners
+            | Op::ListenerCertificates
+            | Op::TargetGroups
+            | Op::TargetGroupAttributes
+            | Op::TargetHealth
+            | Op::LoadBalancerTags
+            | Op::ClassicLoadBalancers
+            | Op::ClassicAttributes
+            | Op::ClassicTags => self.elb_read,
+            Op::LoadBalancerAttributesModify
+            | Op::ListenerModify
+            | Op::TargetGroupModify
+            | Op::TargetGroupAttributesModify
+            | Op::ClassicAttributesModify => self.elb_modify,
+            Op::LoadBalancerCreate
+            | Op::LoadBalancerDelete
+            | Op::SecurityGroupsSet
+            | Op::SubnetsSet
+            | Op::ListenerCreate
+            | Op::ListenerDelete
+            | Op::ListenerCertificatesAdd
+            | Op::ListenerCertificatesRemove
+            | Op::TargetGroupCreate
+            | Op::TargetGroupDelete
+            | Op::TargetsRegister
+            | Op::TargetsDeregister
+            | Op::LoadBalancerTagsAdd
+            | Op::ClassicCreate
+            | Op::ClassicDelete
+            | Op::ClassicTagsAdd
+            | Op::ClassicInstancesRegister
+            | Op::ClassicInstancesDeregister
+            | Op::ClassicListenersCreate
+            | Op::ClassicListenersDelete
+            | Op::ClassicPolicyCreate
+            | Op::ClassicBackendPoliciesSet
+            | Op::ClassicListenerPoliciesSet
+            | Op::ClassicSubnetsAttach
+            | Op::ClassicSubnetsDetach
+            | Op::ClassicSecurityGroupsSet
+            | Op::ClassicHealthCheck => self.elb_write,
+        }
+    }
 }
 
 /// One label.
-type Label = [(&'static str, &'static str); 1];
+type MetricLabel = [(&'static str, &'static str); 1];
 
 provider_metrics! {
     /// Counters of requests.
     pub(super) struct RequestMetrics {
-        duration: Family<Label, Histogram> = Family::new_with_constructor(|| Histogram::new(PROMETHEUS_BUCKETS)),
+        duration: Family<MetricLabel, Histogram> = Family::new_with_constructor(|| Histogram::new(PROMETHEUS_BUCKETS)),
             "cloudprovider_aws_api_request_duration_seconds" => "Latency of AWS API calls";
         // A gauge, since the format appends `_total` to the names of counters, and upstream's name has no such suffix.
-        errors: Family<Label, Gauge>, "cloudprovider_aws_api_request_errors" => "AWS API errors";
-        throttled: Family<Label, Counter>,
+        errors: Family<MetricLabel, Gauge>, "cloudprovider_aws_api_request_errors" => "AWS API errors";
+        throttled: Family<MetricLabel, Counter>,
             "cloudprovider_aws_api_throttled_requests" => "Throttled AWS API calls";
         statuses: Family<[(&'static str, String); 3], Counter>,
             "cloudprovider_aws_api_response_status" => "Answers of AWS with an HTTP status of 400 or more";

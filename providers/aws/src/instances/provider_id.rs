@@ -20,7 +20,7 @@ pub(crate) enum ProviderId {
     Foreign,
 }
 
-/// Reads a provider ID. Accepts what the Go cloud controller accepts: any host, any number of slashes, or a bare id.
+/// Reads a provider ID. Accepts what upstream accepts: any host, any number of slashes, or a bare id.
 ///
 /// # Errors
 ///
@@ -59,8 +59,7 @@ pub(crate) fn render(zone: &str, id: &str) -> String {
 /// Whether this id has the form of EC2: 8 or 17 hex digits. Other ids fail every request that names them.
 pub(crate) fn is_well_formed(id: &str) -> bool {
     let digits = id.strip_prefix("i-").unwrap_or_default();
-    let is_digit = |c: char| matches!(c, '0'..='9' | 'a'..='f');
-    matches!(digits.len(), 8 | 17) && digits.chars().all(is_digit)
+    matches!(digits.len(), 8 | 17) && digits.chars().all(|digit| matches!(digit, '0'..='9' | 'a'..='f'))
 }
 
 /// The address in the id of a Fargate node: `fargate-ip-192-0-2-7.internal` or `fargate-192.0.2.7`. `None` if this is not

@@ -9,13 +9,13 @@ use std::{
     time::Duration,
 };
 
-use ccm_core::{ErrorKind, Instance, NodeView, Priority};
+use ccm_core::{ErrorKind, Instance, NodeView, Priority, Result};
 use parking_lot::Mutex;
 use regex::Regex;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use super::provider_id;
+use super::{isolate_refused, provider_id};
 use crate::client::{Api, ec2::TOPOLOGY_INSTANCES};
 
 /// The label of the n-th network node from the top, from 1.
@@ -33,11 +33,11 @@ pub(super) struct Topology {
     api: Api,
     /// Instance types that should have a topology.
     types: Option<Regex>,
-    state: Mutex<State>,
+    state: Mutex<TopologyState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct TopologyState {
     /// The network nodes of instances that were read.
     known: HashMap<String, Vec<String>>,
     /// Instances and their types that are to be read.
@@ -50,8 +50,11 @@ struct State {
 
 impl Topology {
     pub(super) fn new(api: &Api, types: Option<Regex>) -> Arc<Self> {
-        let (api, state) = (api.clone(), Mutex::default());
-        Arc::new(Self { api, types, state })
+        Arc::new(Self {
+            api: api.clone(),
+            types,
+            state: Mutex::default(),
+        })
     }
 
     /// Adds the labels of an instance if they are known; if not, they are read for the next time.
@@ -66,14 +69,15 @@ impl Topology {
             return;
         }
         if let Some(nodes) = state.known.get(id) {
-            let labels = (1..).zip(nodes);
-            let labels = labels.map(|(n, node)| (format!("{LAYER}{n}"), node.clone()));
-            return instance.labels.extend(labels);
+            for (number, node) in (1..).zip(nodes) {
+                instance.labels.insert(format!("{LAYER}{number}"), node.clone());
+            }
+            return;
         }
         let now = Instant::now();
         state.unsupported.retain(|_, until| *until > now);
-        let is_unsupported = |name: &&str| state.unsupported.contains_key(*name);
-        if ["", id, kind].iter().any(is_unsupported) || !provider_id::is_well_formed(id) {
+        let is_unsupported = ["", id, kind].iter().any(|name| state.unsupported.contains_key(*name));
+        if is_unsupported || !provider_id::is_well_formed(id) {
             return;
         }
         state.open.insert((id.to_owned(), kind.clone()));
@@ -86,51 +90,66 @@ impl Topology {
     /// The next instances to read. If there are none, the task ends.
     fn next_batch(&self) -> Option<Vec<(String, String)>> {
         let mut state = self.state.lock();
-        let batch = (0..TOPOLOGY_INSTANCES).map_while(|_| state.open.pop_first());
-        let batch: Vec<_> = batch.collect();
+        let batch: Vec<_> = (0..TOPOLOGY_INSTANCES).map_while(|_| state.open.pop_first()).collect();
         state.is_reading = !batch.is_empty();
-        state.is_reading.then_some(batch)
+        if batch.is_empty() { None } else { Some(batch) }
     }
 
     /// Reads until no instance is pending.
     async fn read(self: Arc<Self>) {
         while let Some(batch) = self.next_batch() {
             let ids: Vec<_> = batch.iter().map(|(id, _)| id.clone()).collect();
-            let found = self.api.at(Priority::Background).topology(&ids).await;
+            // EC2 refuses a whole request because of one instance that does not exist.
+            let mut found = isolate_refused(&[ErrorKind::NotFound], ids, |ids| self.topologies(ids)).await;
+            let mut failure = None;
             let mut state = self.state.lock();
             let now = Instant::now();
-            match found {
-                Ok(mut found) => {
-                    if state.known.len() > MAX_REMEMBERED {
-                        state.known.clear();
+            if state.known.len() > MAX_REMEMBERED {
+                state.known.clear();
+            }
+            for (id, kind) in batch {
+                match found.remove(&id) {
+                    Some(Ok(Some(nodes))) => {
+                        state.known.insert(id, nodes);
                     }
-                    for (id, kind) in batch {
-                        if let Some(nodes) = found.remove(&id) {
-                            state.known.insert(id, nodes);
-                            continue;
-                        }
+                    Some(Ok(None)) | None => {
                         // Other instances of a type that should have a topology may have one.
                         let should = self.types.as_ref().is_some_and(|types| types.is_match(&kind));
                         let name = if should { id } else { kind };
                         state.unsupported.insert(name, now + UNSUPPORTED);
                     }
-                }
-                Err(error) => {
-                    let report = error.report();
-                    let pause = match error.kind() {
-                        ErrorKind::Unsupported | ErrorKind::PermissionDenied => {
-                            warn!(error = report, "Nodes get no topology labels");
-                            UNSUPPORTED
-                        }
-                        _ => {
-                            debug!(error = report, "Could not read the topology of instances");
-                            PAUSE
-                        }
-                    };
-                    state.unsupported.insert(String::new(), now + pause);
-                    state.open.clear();
+                    Some(Err(error)) if error.kind() == ErrorKind::NotFound => {
+                        debug!(
+                            instance_id = id,
+                            error = error.report(),
+                            "An instance without a topology does not exist"
+                        );
+                        state.unsupported.insert(id, now + PAUSE);
+                    }
+                    Some(Err(error)) => failure = Some(error),
                 }
             }
+            if let Some(error) = failure {
+                let report = error.report();
+                let pause = match error.kind() {
+                    ErrorKind::Unsupported | ErrorKind::PermissionDenied => {
+                        warn!(error = report, "Nodes get no topology labels");
+                        UNSUPPORTED
+                    }
+                    _ => {
+                        debug!(error = report, "Could not read the topology of instances");
+                        PAUSE
+                    }
+                };
+                state.unsupported.insert(String::new(), now + pause);
+                state.open.clear();
+            }
         }
+    }
+
+    /// The topology of each of these instances, in their order; `None`: it has none.
+    async fn topologies(&self, ids: Vec<String>) -> Result<Vec<Option<Vec<String>>>> {
+        let mut found = self.api.at(Priority::Background).topology(&ids).await?;
+        Ok(ids.iter().map(|id| found.remove(id)).collect())
     }
 }

@@ -1,8 +1,8 @@
 //! The annotations of Services.
 //!
-//! Names and meanings are those of the Go cloud controller; `-attributes`, `-scheme`, `-nlb-target-type`, `-ip-address-type`,
+//! Names and meanings are those of the Go cloud-controller-manager; `-attributes`, `-scheme`, `-nlb-target-type`, `-ip-address-type`,
 //! `-alpn-policy`, `-healthcheck-success-codes` and lists in `-ssl-cert` are those of the AWS Load Balancer Controller. A
-//! value that the Go program refuses is refused. Unknown values of annotations that it does not know are ignored, except for
+//! value that the Go cloud-controller-manager refuses is refused. Unknown values of annotations that it does not know are ignored, except for
 //! the scheme, which decides who reaches the load balancer.
 
 use ccm_core::load_balancer::annotations;
@@ -14,18 +14,20 @@ annotations! {
     TYPE = "service.beta.kubernetes.io/aws-load-balancer-type", "nlb, external or nlb-ip; default `DefaultLoadBalancerType`";
     /// The load balancer has no public address. Any value except `false` enables it. Only when it is created.
     INTERNAL = "service.beta.kubernetes.io/aws-load-balancer-internal", "bool, default false";
-    /// The scheme; takes precedence over `internal`.
+    /// The scheme. If one of this and `internal` says so, the load balancer is internal. Only when it is created.
     SCHEME = "service.beta.kubernetes.io/aws-load-balancer-scheme", "internal or internet-facing";
     /// The type of targets. Only nodes can be targets; other values are ignored.
     TARGET_TYPE = "service.beta.kubernetes.io/aws-load-balancer-nlb-target-type", "instance";
     /// Address family of the load balancer. Only when it is created. Without the annotation, a Service that does not require
     /// two families gets `ipv4` if a subnet has no IPv6 network.
     IP_ADDRESS_TYPE = "service.beta.kubernetes.io/aws-load-balancer-ip-address-type", "ipv4 or dualstack, default by `spec.ipFamilies`";
-    /// Subnets of the load balancer by ID or by the tag `Name`. Subnets in further zones are added later; none is removed.
+    /// Subnets of the load balancer by ID or by the tag `Name`, in which `*` and `?` are wildcards. Each item must stand for one
+    /// subnet. Subnets in further zones are added later; none is removed.
     SUBNETS = "service.beta.kubernetes.io/aws-load-balancer-subnets", "list, default by tags";
-    /// Elastic IP addresses, one for each subnet. Only when the load balancer is created.
+    /// Elastic IP addresses, one for each subnet: first for those that `aws-load-balancer-subnets` names by ID, then for those by
+    /// name. Only when the load balancer is created.
     EIP_ALLOCATIONS = "service.beta.kubernetes.io/aws-load-balancer-eip-allocations", "list of allocation IDs";
-    /// Private addresses, one for each subnet. Only when the load balancer is created.
+    /// Private addresses, one for each subnet, in the same order as Elastic IP addresses. Only when the load balancer is created.
     PRIVATE_ADDRESSES = "service.beta.kubernetes.io/aws-load-balancer-private-ipv4-addresses", "list of IPv4 addresses";
     /// Security groups of the load balancer. A network load balancer supports them only with `NLBSecurityGroupMode=Managed`.
     SECURITY_GROUPS = "service.beta.kubernetes.io/aws-load-balancer-security-groups", "list of IDs";
@@ -37,7 +39,7 @@ annotations! {
     NODE_LABELS = "service.beta.kubernetes.io/aws-load-balancer-target-node-labels", "`key=value,..`, default all nodes";
     /// Certificates for TLS. The first one is the default certificate. Other certificates of the listener are kept while only one is named.
     CERTIFICATES = "service.beta.kubernetes.io/aws-load-balancer-ssl-cert", "list of ARNs";
-    /// Ports with TLS, by number or name. As in the Go cloud controller, an item with a space matches no port.
+    /// Ports with TLS, by number or name. As in the Go cloud-controller-manager, an item with a space matches no port.
     SSL_PORTS = "service.beta.kubernetes.io/aws-load-balancer-ssl-ports", "list, default `*`";
     /// The predefined security policy of TLS.
     SSL_POLICY = "service.beta.kubernetes.io/aws-load-balancer-ssl-negotiation-policy", "text, default of AWS";
@@ -56,12 +58,13 @@ annotations! {
     ACCESS_LOG_PREFIX = "service.beta.kubernetes.io/aws-load-balancer-access-log-s3-bucket-prefix", "text";
     /// The interval of access logs. Classic load balancers only.
     ACCESS_LOG_INTERVAL = "service.beta.kubernetes.io/aws-load-balancer-access-log-emit-interval", "5 or 60 minutes";
-    /// Attributes of a network load balancer.
+    /// Attributes of a network load balancer. One that is not named stays as it is.
     ATTRIBUTES = "service.beta.kubernetes.io/aws-load-balancer-attributes", "`key=value,..`";
-    /// Attributes of target groups: `preserve_client_ip.enabled` and `proxy_protocol_v2.enabled`.
+    /// Attributes of target groups: `preserve_client_ip.enabled` and `proxy_protocol_v2.enabled`. One that is not named stays as it
+    /// is.
     TARGET_GROUP_ATTRIBUTES = "service.beta.kubernetes.io/aws-load-balancer-target-group-attributes", "`key=true,..`";
-    /// The PROXY protocol passes the client's address to targets: version 2 by a network load balancer, 1 by a classic one.
-    /// A network load balancer ignores other values.
+    /// The PROXY protocol, version 1, passes the client's address to targets. Classic load balancers only; on a network load
+    /// balancer, set `target-group-attributes: proxy_protocol_v2.enabled=true`.
     PROXY_PROTOCOL = "service.beta.kubernetes.io/aws-load-balancer-proxy-protocol", "`*`";
     /// Connections to a deregistered target are drained. Classic load balancers only.
     DRAINING = "service.beta.kubernetes.io/aws-load-balancer-connection-draining-enabled", "bool, default false";

@@ -10,9 +10,11 @@ use ccm_core::{
     Error, ErrorKind, Freshness, Priority, Result, Retry, async_trait,
     client::ClientMetrics,
     error::accept,
-    load_balancer::{ClusterView, ReadOptions, ServiceId, ServiceView},
+    load_balancer::{ClusterView, ReadOptions, ServiceId},
     plan::objects::{self, Action, Refused},
-    plan::{Change as _, CredentialsCheck, GatheredInputs, Outcome, PartCloud, ScopeCheck},
+    plan::{
+        CloudChange as _, CredentialsCheck, GatheredInputs, PartCloud, ScopeCheck, SendOptions, SendOutcome,
+    },
 };
 use futures_util::future::{try_join, try_join_all};
 use parking_lot::Mutex;
@@ -20,18 +22,24 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::{
-    desired::Observed,
-    kinds::{CERTIFICATES, Change, Entry, Key, Kind, Object, Objects, RULES, Rule, TARGETS, tag_map},
-    listings::{Listings, MISSING_AGE, NETWORK_AGE, Network, Snapshot},
-    model::{Directory, Inputs, Model, PartMember, Reply},
+    adoption::FirstObserved,
+    desired::ObservedPart,
+    fields,
+    kinds::{
+        CERTIFICATES, DESCRIBE_LISTENER_CERTIFICATES, DESCRIBE_TARGET_GROUP_ATTRIBUTES, Object, ObjectChange,
+        ObjectKind, Objects, PartKey, RULES, Rule, SetEntry, TAGS, TARGETS, tag_map, texts,
+    },
+    listings::{InstanceGroups, ListedObjects, Listings, MISSING_AGE, NETWORK_AGE, Network},
+    model::{BalancerDirectory, ChangeReply, Model, PartInputs, PartMember, RequestedBalancer},
     names,
     node_groups::NodeGroup,
     spec::{self, Flavor, Spec},
-    subnets::{self, Chosen},
+    subnets::{self, ChosenSubnets},
+    updates::ObjectUpdate,
 };
 use crate::{
     Nodes,
-    client::{Client, ec2::Subnet, send::Sender},
+    client::{Client, send::Sender},
     config::LoadBalancing,
     site::SERVICE_NAME,
 };
@@ -39,38 +47,38 @@ use crate::{
 /// A target or rule that AWS refused is tried again after this. The service controller compares blocked differences again after
 /// the same time. If this were longer, that comparison would still use the remembered refusal.
 const REFUSED_AGE: Duration = Duration::from_secs(600);
+/// The listing that names the sources of rules is read again after this. Own changes are in it.
+const LISTED_AGE: Duration = Duration::from_secs(3600);
 /// The wait until an object is not in use.
 const IN_USE: Duration = Duration::from_secs(2);
 
-/// Actions that upstream does not use: they are not in its documented policy.
-const OPTIONAL: &str =
-    "SetSubnets ModifyTargetGroupAttributes AddListenerCertificates RemoveListenerCertificates";
-
 /// The state between calls, a cache of the account.
 #[derive(Debug, Default)]
-struct State {
+struct AccountCache {
     /// Load balancers from the last read, with the changes since then, and the time when the read began.
-    parts: HashMap<Key, (Instant, Observed)>,
-    /// Services as first observed by this process, and whether they changed since then.
-    first_observed: HashMap<ServiceId, (Arc<ServiceView>, bool)>,
+    parts: HashMap<PartKey, (Instant, ObservedPart)>,
+    /// Services as first observed by this process.
+    first_observed: HashMap<ServiceId, FirstObserved>,
     /// The security groups of nodes that get rules.
     node_groups: BTreeSet<String>,
     /// Rules that a full security group refused.
-    refused: Vec<Refused<Kind>>,
+    refused: Vec<Refused<ObjectKind>>,
     /// Security groups that Services named before, until no rule has them as its source.
     lost_sources: BTreeSet<String>,
+    /// Whether a missing load balancer was looked up in a second listing since the start.
+    confirmed_missing: bool,
 }
 
 /// The calls.
 #[derive(Debug)]
-pub(crate) struct Calls {
+pub(crate) struct BalancerCalls {
     settings: Arc<LoadBalancing>,
     credentials: CredentialsCheck,
     listings: Listings,
-    state: Mutex<State>,
+    state: Mutex<AccountCache>,
 }
 
-impl Calls {
+impl BalancerCalls {
     /// The calls, which also read these nodes.
     pub(crate) fn new(nodes: &Nodes, settings: Arc<LoadBalancing>, metrics: &ClientMetrics) -> Self {
         Self {
@@ -82,35 +90,57 @@ impl Calls {
     }
 
     /// The objects of a part, with the actions that are refused for it.
-    fn observed(&self, part: &Key, read: ReadOptions, objects: impl IntoIterator<Item = Object>) -> Observed {
-        let denied = self.listings.denied(Some((part, read.freshness)));
-        let objects = objects.into_iter().collect();
-        Observed { objects, denied }
+    fn observed(
+        &self,
+        part: &PartKey,
+        read: ReadOptions,
+        objects: impl IntoIterator<Item = Object>,
+    ) -> ObservedPart {
+        ObservedPart {
+            objects: objects.into_iter().collect(),
+            denied: self.listings.denied(Some((part, read.freshness))),
+        }
     }
 
     /// Reads the rules of the cluster's security groups, and of those that nodes have without the cluster's tag.
-    async fn node_rules(&self, read: ReadOptions) -> Result<Observed> {
+    async fn node_rules(&self, read: ReadOptions) -> Result<ObservedPart> {
         let listings = self.listings.get(read).await?;
-        let needed = self.state.lock().node_groups.clone().into_iter();
-        let unlisted = needed.filter(|id| listings.by_id(id).is_none()).collect();
+        let mut unlisted = self.state.lock().node_groups.clone();
+        unlisted.retain(|id| listings.by_id(id).is_none());
         let others = self.listings.groups(&unlisted, read.priority).await?;
-        let groups = listings.all(Kind::Group).chain(&others).map(|group| Object {
+        let groups = listings.all(ObjectKind::Group).chain(&others).map(|group| Object {
             id: group.id.clone(),
-            ..Object::new(Kind::NodeGroup, &group.id).entries(RULES, group.set(RULES).iter().cloned())
+            ..Object::new(ObjectKind::NodeGroup, &group.id).entries(RULES, group.set(RULES).iter().cloned())
         });
-        let mut observed = self.observed(&Key::NodeGroups, read, groups);
+        let mut observed = self.observed(&PartKey::NodeGroups, read, groups);
         let mut state = self.state.lock();
-        let rules = || observed.objects.all.iter().flat_map(|group| group.set(RULES));
-        let is_source = |id: &String| rules().filter_map(Entry::rule).any(|rule| rule.source == *id);
-        state.lost_sources.retain(is_source);
-        let counts = |one: &&Refused<Kind>| is_recent(one) && read.freshness.allows(one.since);
-        observed.objects.refused = state.refused.iter().filter(counts).cloned().collect();
+        let rules = observed.objects.all.iter().flat_map(|group| group.set(RULES));
+        let sources: BTreeSet<&str> =
+            rules.filter_map(SetEntry::rule).map(|rule| rule.source.as_str()).collect();
+        state.lost_sources.retain(|id| sources.contains(id.as_str()));
+        observed.objects.refused = state
+            .refused
+            .iter()
+            .filter(|refused| is_recent(refused) && read.freshness.allows(refused.since))
+            .cloned()
+            .collect();
         Ok(observed)
     }
 
+    /// The security groups of load balancers.
+    async fn sources(&self, priority: Priority) -> Result<BTreeSet<String>> {
+        let freshness = Freshness::AtMost(LISTED_AGE);
+        let listed = self.listings.get(ReadOptions { freshness, priority }).await?;
+        let groups = listed.all(ObjectKind::Group).map(|group| group.id.clone());
+        let attached = listed
+            .all(ObjectKind::Classic)
+            .flat_map(|balancer| texts::<Vec<_>>(balancer, fields::SECURITY_GROUPS));
+        Ok(groups.chain(attached).collect())
+    }
+
     /// Remembers the security groups that a classic load balancer loses by a change. Its reply may be lost.
-    fn loses(&self, change: &Change, observed: &Observed) {
-        if change.kind == Kind::Classic && matches!(change.action, Action::Update(..)) {
+    fn loses(&self, change: &ObjectChange, observed: &ObservedPart) {
+        if change.kind == ObjectKind::Classic && matches!(change.action, Action::Update(..)) {
             let mut after = observed.objects.clone();
             after.fold(change, None);
             let lost = &classic_sources(&observed.objects) - &classic_sources(&after);
@@ -119,12 +149,12 @@ impl Calls {
     }
 
     /// Applies a change to the cached state.
-    fn applied(&self, key: &Key, change: &Change, reply: &Reply, observed: &Observed) {
+    fn applied(&self, key: &PartKey, change: &ObjectChange, reply: &ChangeReply, observed: &ObservedPart) {
         let mut after = observed.clone();
         after.fold(change, Some(reply));
         self.listings.apply(&observed.objects, &after.objects);
         let mut state = self.state.lock();
-        if change.kind == Kind::NodeGroup {
+        if change.kind == ObjectKind::NodeGroup {
             state.refused.clone_from(&after.objects.refused);
         }
         if after.objects.all.is_empty() {
@@ -134,6 +164,30 @@ impl Calls {
         }
     }
 
+    /// The error of a change. A group that cannot be deleted because rules refer to it loses these rules.
+    async fn failed(
+        &self,
+        change: &ObjectChange,
+        observed: &ObservedPart,
+        error: Error,
+        priority: Priority,
+    ) -> Error {
+        let is_delete = matches!(change.action, Action::Delete(_));
+        if !is_delete || error.kind() != ErrorKind::Conflict || error.retry() != Retry::Backoff {
+            return error;
+        }
+        if change.kind == ObjectKind::Group {
+            let revoked = match observed.objects.id(ObjectKind::Group, &change.key) {
+                Ok(id) => self.revoke_references(id, priority).await,
+                Err(stale) => Err(stale),
+            };
+            if let Err(other) = revoked {
+                return other;
+            }
+        }
+        error.with_retry(Retry::Fixed(IN_USE))
+    }
+
     /// Revokes the rules whose source is a group that cannot be deleted because of them. In security groups without the
     /// cluster's tag, only those of classic load balancers.
     async fn revoke_references(&self, id: &str, priority: Priority) -> Result<()> {
@@ -141,44 +195,72 @@ impl Calls {
         let filter = [("ip-permission.group-id", vec![id.to_owned()])];
         for group in client.security_groups(&filter).await? {
             let is_ours = self.listings.nodes.site.cluster.has(&tag_map(&group));
-            let is_revoked = |rule: &Rule| rule.source == id && (is_ours || rule.protocol == "-1");
-            let is_reference = |entry: &Entry| entry.rule().is_some_and(is_revoked);
-            let (refs, rest): (Vec<_>, Vec<_>) = group.set(RULES).iter().cloned().partition(is_reference);
-            let refs: Vec<_> = refs.iter().filter_map(Entry::rule).collect();
-            if !refs.is_empty() {
-                accept(client.revoke(&group.id, &refs).await, ErrorKind::NotFound, ())?;
+            let (references, rest): (Vec<_>, Vec<_>) = group.set(RULES).iter().cloned().partition(|entry| {
+                entry.rule().is_some_and(|rule| rule.source == id && (is_ours || rule.protocol == "-1"))
+            });
+            let rules: Vec<&Rule> = references.iter().filter_map(SetEntry::rule).collect();
+            if !rules.is_empty() {
+                accept(client.revoke(&group.id, &rules).await, ErrorKind::NotFound, ())?;
                 self.listings.set_rules(&group.id, rest.into());
             }
         }
         Ok(())
     }
 
-    /// Whether a Service changed while this process ran.
-    fn has_changed(&self, member: &PartMember) -> bool {
+    /// Reads the inputs that only the part of the nodes' security groups needs. `groups`: of the instances that are targets.
+    async fn read_node_groups(
+        &self,
+        groups: InstanceGroups,
+        inputs: &mut PartInputs,
+        read: ReadOptions,
+    ) -> Result<()> {
+        let listings = self.listings.with_groups_of(&groups, read).await?;
+        let tag = self.listings.nodes.site.cluster.key().unwrap_or_default();
+        for (instance, groups) in groups {
+            if let Some(groups) = groups {
+                let chosen = NodeGroup::choose(groups, |id| listings.by_id(id).is_some(), &tag);
+                inputs.groups.insert(instance, chosen);
+            }
+        }
+        {
+            let chosen = inputs.groups.values().flatten();
+            let mut state = self.state.lock();
+            state.node_groups = chosen.map(|group| group.id.clone()).collect();
+            inputs.lost_sources.clone_from(&state.lost_sources);
+        }
+        let network = self.listings.network(NETWORK_AGE, read.priority).await?;
+        for subnet in &network.subnets {
+            inputs.cidrs.insert(subnet.id.clone(), subnet.cidrs.clone());
+        }
+        Ok(())
+    }
+
+    /// The member's Service as this process observed it first; `None`: it leaves.
+    fn first_observed(&self, member: &PartMember) -> Option<FirstObserved> {
         let PartMember { service, .. } = member;
         let first_observed = &mut self.state.lock().first_observed;
         if member.leaves() {
             first_observed.remove(&service.id);
-            return false;
+            return None;
         }
-        let first = || (Arc::clone(service), false);
-        let (first, changed) = first_observed.entry(service.id.clone()).or_insert_with(first);
-        // No label changes the load balancer, and no annotation of another program.
-        if !first.asks_the_same(service) && read_annotations(first).eq(read_annotations(service)) {
-            let first = Arc::make_mut(first);
-            first.labels.clone_from(&service.labels);
-            first.annotations.clone_from(&service.annotations);
-        }
-        *changed = *changed || !first.asks_the_same(service);
-        *changed
+        let first = first_observed.entry(service.id.clone()).or_insert_with(|| FirstObserved::new(service));
+        first.observe(service);
+        Some(first.clone())
     }
 
     /// The subnets of a Service's load balancer, or why none qualifies.
-    async fn subnets(&self, service: &ServiceView, of: &Directory, priority: Priority) -> Result<Chosen> {
-        let spec = Spec::read(service, &self.settings, Flavor::Network);
-        let balancer = of.balancers.get(&names::balancer(&service.id));
-        // The scheme of an existing load balancer does not change.
-        let internal = balancer.map_or(spec.internal, |balancer| balancer.text("scheme") == "internal");
+    async fn subnets(
+        &self,
+        requested: &RequestedBalancer,
+        existing: Option<&Object>,
+        priority: Priority,
+    ) -> Result<ChosenSubnets> {
+        let spec = &requested.spec;
+        let internal = match existing {
+            // Its scheme does not change.
+            Some(balancer) => balancer.text(fields::SCHEME) == "internal",
+            None => spec.internal,
+        };
         let choose = |network: &Network| match spec.subnets.as_slice() {
             [] => subnets::discovered(network, internal, &self.listings.nodes.site),
             names => subnets::named(names, &network.subnets),
@@ -187,36 +269,65 @@ impl Calls {
         if found.is_err() {
             found = choose(&*self.listings.network(MISSING_AGE, priority).await?);
         }
-        let is_network = of.flavor(service, &self.settings) == Flavor::Network;
-        let problem = found.iter().find_map(|all| spec.wrong_addresses(all.len()));
-        Ok(problem.filter(|_| is_network).map_or(found, Err))
+        if let Ok(subnets) = &found
+            && requested.flavor == Flavor::Network
+            && let Some(problem) = spec.wrong_addresses(subnets.len())
+        {
+            return Ok(Err(problem));
+        }
+        Ok(found)
     }
 }
 
-/// The annotations that upstream or this program may read.
-fn read_annotations(service: &ServiceView) -> impl Iterator<Item = (&str, &str)> {
-    let annotations = service.annotations.iter();
-    annotations.filter(|(key, _)| key.starts_with("service.beta.kubernetes.io/"))
+/// The parts that work without a change that AWS refused.
+enum PartsWithout {
+    /// None: the change fails.
+    None,
+    ThisOne,
+    All,
+}
+
+/// The parts that work without a change that AWS refused with an error of this kind. It is left out there.
+fn parts_without(change: &ObjectChange, refusal: ErrorKind) -> PartsWithout {
+    let is_denied = refusal == ErrorKind::PermissionDenied;
+    match &change.action {
+        // Some policies allow tags only on objects that have certain tags.
+        Action::Add(set, _) if set.name == TAGS && is_denied => PartsWithout::ThisOne,
+        // Upstream does not use these actions: they are not in its documented policy.
+        Action::Add(set, _) | Action::Remove(set, _) if set.name == CERTIFICATES && is_denied => {
+            PartsWithout::All
+        }
+        Action::Update(label, _) => match (ObjectUpdate::of(label), refusal) {
+            (Some(update), ErrorKind::PermissionDenied) if update.is_optional() => PartsWithout::All,
+            (Some(ObjectUpdate::LoadBalancerSubnets), ErrorKind::InvalidSpec | ErrorKind::QuotaExceeded) => {
+                PartsWithout::ThisOne
+            }
+            _ => PartsWithout::None,
+        },
+        _ => PartsWithout::None,
+    }
 }
 
 /// The ids of the named security groups of a classic load balancer: if it has an own group, that one is the only source of
 /// rules, and is deleted with its rules.
 fn classic_sources(objects: &Objects) -> BTreeSet<String> {
-    let groups = objects.of(Kind::Classic).flat_map(|balancer| balancer.texts("security_groups"));
-    let groups: BTreeSet<_> = groups.map(str::to_owned).collect();
-    let has_own = groups.iter().any(|group| objects.get(Kind::Group, group).is_some());
-    if has_own { BTreeSet::new() } else { groups }
+    let groups = objects
+        .of(ObjectKind::Classic)
+        .flat_map(|balancer| balancer.texts(fields::SECURITY_GROUPS));
+    let named: BTreeSet<_> = groups.map(str::to_owned).collect();
+    let has_own = named.iter().any(|group| objects.get(ObjectKind::Group, group).is_some());
+    if has_own { BTreeSet::new() } else { named }
 }
 
-fn is_recent(refused: &Refused<Kind>) -> bool {
+fn is_recent(refused: &Refused<ObjectKind>) -> bool {
     refused.since.elapsed() < REFUSED_AGE
 }
 
 /// One read of a load balancer with everything that only it uses.
 struct BalancerRead<'a> {
-    calls: &'a Calls,
+    calls: &'a BalancerCalls,
     client: Client,
-    listed: Snapshot,
+    listed: ListedObjects,
     name: &'a str,
     members: &'a [PartMember],
     /// Whether the load balancer stays. If it is deleted, only existence and tags are read.
@@ -226,56 +337,68 @@ struct BalancerRead<'a> {
 impl BalancerRead<'_> {
     async fn objects(&self, read: ReadOptions) -> Result<Vec<Object>> {
         let (listings, client, name) = (&self.calls.listings, &self.client, self.name);
-        let roots = self.listed.named(Kind::Balancer, name);
-        let roots: Vec<_> = roots.chain(self.listed.named(Kind::Classic, name)).collect();
-        let groups: Vec<_> = self.target_groups(&roots).collect();
+        let network = self.listed.named(ObjectKind::Balancer, name);
+        let roots: Vec<_> = network.chain(self.listed.named(ObjectKind::Classic, name)).collect();
+        let groups = self.target_groups(&roots);
         let mut listeners = Vec::new();
-        let has_listeners = |root: &&&Object| self.stays && root.kind == Kind::Balancer;
-        for root in roots.iter().filter(has_listeners) {
-            listeners.extend(client.listeners(&root.id).await?);
+        for root in &roots {
+            if self.stays && root.kind == ObjectKind::Balancer {
+                listeners.extend(client.listeners(&root.id).await?);
+            }
         }
-        let known = roots.iter().chain(&groups).copied().chain(&listeners);
+        let tagged = roots.iter().chain(&groups).copied().chain(&listeners);
+        let ids = tagged.map(|object| object.id.clone()).collect();
         let fresh = self.stays && matches!(read.freshness, Freshness::After(_));
-        let ids = known.map(|object| object.id.clone()).collect();
         listings.read_tags(ids, fresh, read.priority).await?;
+        if self.stays && roots.iter().any(|root| listings.lacks_new_tags(root)) {
+            let text = format!("AWS does not show the tags of the new load balancer {name} yet");
+            return Err(Error::new(ErrorKind::Conflict, text).with_retry(Retry::Fixed(IN_USE)));
+        }
         let mut objects = Vec::new();
         for root in roots {
             let mut root = listings.tagged(root);
             if self.stays && root.foreign.is_none() {
                 let attributes = client.attributes(root.kind, &root.id).await?;
                 root.attributes.extend(attributes);
-                objects.extend(self.listed.named(Kind::ClassicListener, name).cloned());
+                objects.extend(self.listed.named(ObjectKind::ClassicListener, name).cloned());
             }
             objects.push(root);
         }
         let is_foreign = objects.iter().any(|root| root.foreign.is_some());
-        let is_needed = |group: &&Object| !is_foreign || self.listed.is_unused(group);
-        let groups = groups.into_iter().filter(is_needed);
-        objects.extend(try_join_all(groups.map(|group| self.target_group(group))).await?);
-        let listeners = listeners.iter().filter(|_| !is_foreign);
-        objects.extend(try_join_all(listeners.map(|listener| self.listener(listener))).await?);
+        let own_groups = groups.into_iter().filter(|group| !is_foreign || self.listed.is_unused(group));
+        objects.extend(try_join_all(own_groups.map(|group| self.target_group(group))).await?);
+        if !is_foreign {
+            objects.extend(try_join_all(listeners.iter().map(|listener| self.listener(listener))).await?);
+        }
         self.add_own_groups(&mut objects);
         Ok(objects)
     }
 
     /// The target groups that the load balancers use, and the unused ones of their Service. An orphan has its own name.
-    fn target_groups(&self, balancers: &[&Object]) -> impl Iterator<Item = &Object> {
-        let (listings, settings) = (&self.calls.listings, &self.calls.settings);
-        let cluster = &listings.nodes.site.cluster;
-        let arns: BTreeSet<_> = balancers.iter().map(|balancer| balancer.id.clone()).collect();
-        let (mut tags, mut names) = (BTreeSet::new(), BTreeSet::from([self.name.to_owned()]));
-        for service in self.members.iter().map(|member| &member.service) {
-            let spec = Spec::read(service, settings, Flavor::Network);
-            tags.insert(names::service_tag(&service.id));
-            names.extend(spec.target_group_names(&cluster.id, &service.id));
+    fn target_groups(&self, balancers: &[&Object]) -> Vec<&Object> {
+        let arns: BTreeSet<&str> = balancers.iter().map(|balancer| balancer.id.as_str()).collect();
+        let all = self.listed.all(ObjectKind::TargetGroup);
+        all.filter(|group| {
+            let is_used = group.texts(fields::BALANCERS).iter().any(|arn| arns.contains(arn));
+            is_used || (self.listed.is_unused(group) && self.is_of_members(group))
+        })
+        .collect()
+    }
+
+    /// Whether an unused target group is the members', by its tags or its name.
+    fn is_of_members(&self, group: &Object) -> bool {
+        let cluster = &self.calls.listings.nodes.site.cluster;
+        let tags = tag_map(&self.calls.listings.tagged(group));
+        if group.key == self.name {
+            return true;
         }
-        self.listed.all(Kind::TargetGroup).filter(move |group| {
-            let is_used = group.texts("balancers").iter().any(|arn| arns.contains(*arn));
-            let is_ours = || {
-                let of = tag_map(&listings.tagged(group));
-                of.get(SERVICE_NAME).is_some_and(|service| tags.contains(service)) && cluster.owns(&of)
-            };
-            is_used || (self.listed.is_unused(group) && (names.contains(&group.key) || is_ours()))
+        self.members.iter().any(|PartMember { service, .. }| {
+            let is_tagged = tags.get(SERVICE_NAME) == Some(&names::service_tag(&service.id));
+            if is_tagged && cluster.owns(&tags) {
+                return true;
+            }
+            let spec = Spec::read(service, &self.calls.settings, Flavor::Network);
+            spec.target_group_names(&cluster.id, &service.id).contains(&group.key)
         })
     }
 
@@ -285,9 +408,14 @@ impl BalancerRead<'_> {
         if !self.stays || group.foreign.is_some() {
             return Ok(group);
         }
-        let attributes = self.client.attributes(Kind::TargetGroup, &group.id);
-        let attributes = listings.optional("DescribeTargetGroupAttributes", attributes);
-        let (targets, attributes) = try_join(self.client.targets(&group.id), attributes).await?;
+        let (targets, attributes) = try_join(
+            self.client.targets(&group.id),
+            listings.optional(
+                DESCRIBE_TARGET_GROUP_ATTRIBUTES,
+                self.client.attributes(ObjectKind::TargetGroup, &group.id),
+            ),
+        )
+        .await?;
         group.attributes.extend(attributes);
         Ok(group.entries(TARGETS, targets))
     }
@@ -297,13 +425,12 @@ impl BalancerRead<'_> {
         let listings = &self.calls.listings;
         let mut listener = listings.tagged(listener);
         listener.parent = Some(self.name.to_owned());
-        if let Some(group) = self.listed.by_id(listener.text("target_group")) {
-            listener = listener.with("target_group", group.key.as_str());
+        if let Some(group) = self.listed.by_id(listener.text(fields::TARGET_GROUP)) {
+            listener = listener.with(fields::TARGET_GROUP, group.key.as_str());
         }
-        if listener.text("protocol") == "TLS" {
-            let certificates = self.client.certificates(&listener.id);
-            let certificates = listings.optional("DescribeListenerCertificates", certificates);
-            let certificates = certificates.await?;
+        if listener.text(fields::PROTOCOL) == "TLS" {
+            let read = self.client.certificates(&listener.id);
+            let certificates = listings.optional(DESCRIBE_LISTENER_CERTIFICATES, read).await?;
             listener = listener.entries(CERTIFICATES, certificates);
         }
         Ok(listener)
@@ -312,24 +439,31 @@ impl BalancerRead<'_> {
     /// Adds the security groups that only this load balancer uses, and replaces their IDs by their names.
     fn add_own_groups(&self, objects: &mut Vec<Object>) {
         let listings = &self.calls.listings;
-        let name = listings.cluster_name();
-        let names = self.members.iter().map(|member| &member.service.id);
-        let names = names.map(|service| names::group(&name, service));
-        let own = [names::classic_group(self.name), self.name.to_owned()];
-        let names: Vec<_> = names.chain(own).collect();
-        let groups = names.iter().flat_map(|name| self.listed.named(Kind::Group, name));
+        let cluster_name = listings.cluster_name();
+        let mut names: Vec<_> = self
+            .members
+            .iter()
+            .map(|member| names::group(&cluster_name, &member.service.id))
+            .collect();
+        names.extend([names::classic_group(self.name), self.name.to_owned()]);
         let cluster = &listings.nodes.site.cluster;
-        // Without a cluster id, all groups count as the cluster's.
-        let groups = groups.filter(|group| cluster.key().is_none() || cluster.owns(&tag_map(group)));
-        let groups: Vec<_> = groups.map(|group| listings.tagged(group)).collect();
+        let groups: Vec<_> = names
+            .iter()
+            .flat_map(|name| self.listed.named(ObjectKind::Group, name))
+            // Without a cluster id, all groups count as the cluster's.
+            .filter(|group| cluster.key().is_none() || cluster.owns(&tag_map(group)))
+            .map(|group| listings.tagged(group))
+            .collect();
         for object in &mut *objects {
-            let name = |id| {
-                let own = groups.iter().find(|group| group.id == id);
-                own.map_or(id, |group| group.key.as_str())
-            };
-            let named: Value = object.texts("security_groups").into_iter().map(name).collect();
-            if object.attributes.contains_key("security_groups") {
-                object.attributes.insert("security_groups", named);
+            if object.attributes.contains_key(fields::SECURITY_GROUPS) {
+                let ids = object.texts(fields::SECURITY_GROUPS).into_iter();
+                let named: Value = ids
+                    .map(|id| match groups.iter().find(|group| group.id == id) {
+                        Some(own) => own.key.as_str(),
+                        None => id,
+                    })
+                    .collect();
+                object.attributes.insert(fields::SECURITY_GROUPS, named);
             }
         }
         objects.extend(groups);
@@ -337,74 +471,80 @@ impl BalancerRead<'_> {
 }
 
 #[async_trait]
-impl PartCloud<Model> for Calls {
+impl PartCloud<Model> for BalancerCalls {
     /// Elastic Load Balancing applies every change synchronously.
     type Ticket = ();
 
-    async fn directory(&self, read: ReadOptions) -> Result<Arc<Directory>> {
+    async fn directory(&self, read: ReadOptions) -> Result<Arc<BalancerDirectory>> {
         self.listings.directory(read).await
     }
 
     async fn inputs(
         &self,
-        key: &Key,
+        key: &PartKey,
         members: &[PartMember],
         cluster: &ClusterView,
         read: ReadOptions,
-    ) -> Result<GatheredInputs<Inputs>> {
+    ) -> Result<GatheredInputs<PartInputs>> {
         self.listings.set_cluster(cluster);
-        let denied = self.listings.denied(None).into_iter();
-        let unread = denied.filter(|(action, _)| action.starts_with("Describe"));
-        let changed = members.iter().filter(|member| self.has_changed(member));
-        let mut gathered = GatheredInputs::from(Inputs {
-            directory: self.listings.directory(read).await?,
-            unread: unread.map(|(_, why)| why).collect(),
-            changed: changed.map(|member| member.service.id.clone()).collect(),
-            ..Inputs::default()
-        });
+        let mut gathered = GatheredInputs::from(PartInputs::default());
         let inputs = &mut gathered.inputs;
-        let all = BTreeSet::new();
-        // Without the cluster's tag, security groups of nodes are found only by instances, also for Services that leave.
-        let is_needed = |member: &&PartMember| *key == Key::NodeGroups || !member.leaves();
-        let services = members.iter().filter(is_needed).map(|member| &member.service);
-        let instances = services.filter_map(|service| spec::instances(service, cluster, &all));
-        let groups = self.listings.groups_of(instances.flatten().collect(), read.priority).await?;
-        let untagged = groups.iter().filter(|(_, groups)| groups.is_none());
-        inputs.untagged = untagged.map(|(id, _)| id.clone()).collect();
-        if *key == Key::NodeGroups {
-            let listings = self.listings.with_groups_of(&groups, read).await?;
-            let is_tagged = |id: &String| listings.by_id(id).is_some();
-            let tag = self.listings.nodes.site.cluster.key().unwrap_or_default();
-            let groups = groups.into_iter().filter_map(|(id, groups)| Some((id, groups?)));
-            let chosen = groups.map(|(id, groups)| (id, NodeGroup::choose(groups, is_tagged, &tag)));
-            inputs.groups.extend(chosen);
-            let chosen = inputs.groups.values().flatten();
-            {
-                let mut state = self.state.lock();
-                state.node_groups = chosen.map(|group| group.id.clone()).collect();
-                inputs.lost_sources.clone_from(&state.lost_sources);
+        for (action, why) in self.listings.denied(None) {
+            if action.starts_with("Describe") {
+                inputs.unread.push(why);
             }
-            let network = self.listings.network(NETWORK_AGE, read.priority).await?;
-            let cidrs = |subnet: &Subnet| (subnet.id.clone(), subnet.cidrs.clone());
-            inputs.cidrs = network.subnets.iter().map(cidrs).collect();
+        }
+        inputs.directory = self.listings.directory(read).await?;
+        for member in members {
+            if let Some(first) = self.first_observed(member) {
+                inputs.first_observed.insert(member.service.id.clone(), first);
+            }
+        }
+        inputs.read_requests(members, &self.settings, cluster);
+        let mut instances = BTreeSet::new();
+        for member in members {
+            // Without the cluster's tag, security groups of nodes are found only by instances, also for Services that leave.
+            if *key == PartKey::NodeGroups || !member.leaves() {
+                let of_member = spec::instances(&member.service, cluster, &BTreeSet::new());
+                instances.extend(of_member.into_iter().flatten());
+            }
+        }
+        let groups = self.listings.groups_of(instances, read.priority).await?;
+        for (instance, groups) in &groups {
+            if groups.is_none() {
+                inputs.untagged.insert(instance.clone());
+            }
+        }
+        if *key == PartKey::NodeGroups {
+            self.read_node_groups(groups, inputs, read).await?;
             return Ok(gathered);
         }
-        for PartMember { service, .. } in PartMember::active(members) {
-            match self.subnets(service, &inputs.directory, read.priority).await? {
-                Ok(subnets) => drop(inputs.subnets.insert(service.id.clone(), subnets)),
+        for member in PartMember::active(members) {
+            let id = &member.service.id;
+            let existing = inputs.directory.balancers.get(&names::balancer(id));
+            let requested = inputs.requested(member, &self.settings, cluster);
+            match self.subnets(&requested, existing, read.priority).await? {
+                Ok(subnets) => {
+                    inputs.subnets.insert(id.clone(), subnets);
+                }
                 // An existing load balancer keeps its subnets.
-                Err(_) if inputs.directory.balancers.contains_key(&names::balancer(&service.id)) => {}
+                Err(_) if existing.is_some() => {}
                 Err(why) => {
                     let error = Error::new(ErrorKind::InvalidSpec, why);
-                    gathered.refused.push((service.id.clone(), error));
+                    gathered.refused.push((id.clone(), error));
                 }
             }
         }
         Ok(gathered)
     }
 
-    async fn observe(&self, key: &Key, members: &[PartMember], read: ReadOptions) -> Result<Observed> {
-        let Key::Balancer(name) = key else {
+    async fn observe(
+        &self,
+        key: &PartKey,
+        members: &[PartMember],
+        read: ReadOptions,
+    ) -> Result<ObservedPart> {
+        let PartKey::Balancer(name) = key else {
             return self.node_rules(read).await;
         };
         let began = Instant::now();
@@ -416,10 +556,19 @@ impl PartCloud<Model> for Calls {
             return Ok(known.clone());
         }
         let stays = PartMember::staying(members).next().is_some();
+        let mut listed = self.listings.get(read).await?;
+        let kinds = [ObjectKind::Balancer, ObjectKind::Classic];
+        let is_listed = kinds.iter().any(|kind| listed.named(*kind, name).next().is_some());
+        if !stays && !is_listed && !self.state.lock().confirmed_missing {
+            // A former process may have created it shortly before the first listing, which does not show it then.
+            let freshness = Freshness::After(began);
+            listed = self.listings.get(ReadOptions { freshness, ..read }).await?;
+            self.state.lock().confirmed_missing = true;
+        }
         let balancer = BalancerRead {
             calls: self,
             client: self.listings.nodes.api.at(read.priority),
-            listed: self.listings.get(read).await?,
+            listed,
             name,
             members,
             stays,
@@ -435,45 +584,44 @@ impl PartCloud<Model> for Calls {
 
     async fn send(
         &self,
-        key: &Key,
-        change: &Change,
-        observed: &Observed,
-        priority: Priority,
-    ) -> Result<Outcome<Reply, ()>> {
+        key: &PartKey,
+        change: &ObjectChange,
+        observed: &ObservedPart,
+        options: &SendOptions,
+    ) -> Result<SendOutcome<ChangeReply, ()>> {
+        let priority = options.priority;
         let Nodes { api, site, .. } = &self.listings.nodes;
         let (client, vpc) = (api.at(priority), site.vpc.as_str());
-        let sender = Sender { client, vpc };
-        let label = change.describe().label;
-        // The parts for which a refused call is left out, since they work without it.
-        let parts_without = |error: &Error| match error.kind() {
-            ErrorKind::PermissionDenied => OPTIONAL.split_whitespace().any(|it| it == label).then_some(None),
-            ErrorKind::InvalidSpec | ErrorKind::QuotaExceeded => (label == "SetSubnets").then_some(Some(key)),
-            _ => None,
+        let sources = match (change.kind, &change.action) {
+            (ObjectKind::NodeGroup, Action::Add(..)) => self.sources(priority).await?,
+            _ => BTreeSet::new(),
         };
-        let mut reply = Reply::default();
+        let sender = Sender {
+            client,
+            vpc,
+            sources: &sources,
+        };
+        let label = change.describe().label;
+        let mut reply = ChangeReply::default();
         self.loses(change, observed);
         let sent = objects::send(&sender, change, &observed.objects).await;
-        let parts = sent.as_ref().err().and_then(parts_without);
-        match (sent, parts) {
-            (Ok(objects), _) => reply.objects = objects,
-            (Err(error), Some(parts)) => {
-                reply.denied = Some((label, self.listings.deny(parts, label, &error)));
-            }
-            (Err(error), None) => {
-                self.state.lock().parts.remove(key);
-                let is_delete = matches!(change.action, Action::Delete(_));
-                if !is_delete || error.kind() != ErrorKind::Conflict || error.retry() != Retry::Backoff {
-                    return Err(error);
+        match sent {
+            Ok(objects) => reply.objects = objects,
+            Err(error) => match parts_without(change, error.kind()) {
+                PartsWithout::All => {
+                    reply.denied = Some((label, self.listings.deny(None, label, &error)));
                 }
-                if change.kind == Kind::Group {
-                    let id = observed.objects.id(Kind::Group, &change.key)?;
-                    self.revoke_references(id, priority).await?;
+                PartsWithout::ThisOne => {
+                    reply.denied = Some((label, self.listings.deny(Some(key), label, &error)));
                 }
-                return Err(error.with_retry(Retry::Fixed(IN_USE)));
-            }
+                PartsWithout::None => {
+                    self.state.lock().parts.remove(key);
+                    return Err(self.failed(change, observed, error, priority).await);
+                }
+            },
         }
         self.applied(key, change, &reply, observed);
-        Ok(Outcome::Done(reply))
+        Ok(SendOutcome::Done(reply))
     }
 
     async fn verify_scope(&self, cluster: &ClusterView, read: ReadOptions) -> Result<ScopeCheck> {

@@ -6,13 +6,17 @@ use ccm_core::{
     load_balancer::{AnnotationReader, Protocol, ServicePort, ServiceView},
     plan::objects::Attributes,
 };
+use serde_json::Value;
 
 use super::{
     annotations as a,
-    desired::Builder,
-    kinds::{Entry, Kind, Object, PROXY_PORTS},
+    desired::ObjectBuilder,
+    fields,
+    kinds::{Object, ObjectKind, PROXY_PORTS, SetEntry},
     names,
-    spec::{PortSpec, Spec, SpecSource, check_numbers, check_protocol},
+    spec::{
+        CheckDefaults, PortSpec, Spec, SpecSource, check_numbers, check_protocol, is_enabled, require_bucket,
+    },
 };
 
 /// The prefix of names of policies with a predefined TLS policy.
@@ -27,13 +31,13 @@ impl Spec {
             self.security_groups.extend(source.settings.elb_security_group.clone());
         }
         self.extra_groups = reader.texts(a::EXTRA_SECURITY_GROUPS);
-        let proxy = reader.unless_empty(a::PROXY_PROTOCOL);
-        let proxy = proxy.and_then(|reader| reader.strict_choice(a::PROXY_PROTOCOL, &["*"]));
-        self.proxy_protocol = proxy.is_some();
+        if let Some(reader) = reader.unless_empty(a::PROXY_PROTOCOL) {
+            self.proxy_protocol = reader.strict_choice(a::PROXY_PROTOCOL, &["*"]).is_some();
+        }
         self.ports = self.classic_ports(source.service, reader);
-        let policy = reader.given(a::SSL_POLICY);
-        let policy = policy.map(|policy| ("policy", format!("{SSL_POLICY_PREFIX}{policy}").into()));
-        self.listener.extend(policy);
+        if let Some(policy) = reader.given(a::SSL_POLICY) {
+            self.listener.insert(fields::POLICY, format!("{SSL_POLICY_PREFIX}{policy}").into());
+        }
         self.balancer = balancer_attributes(reader);
         self.balancer.extend(self.health_check(source, reader));
     }
@@ -62,83 +66,115 @@ impl Spec {
             }
         }
         let ports = service.ports.iter().filter(|port| port.node_port > 0);
-        let ports = ports.map(|port| {
-            let is_secure = self.has_certificate(reader, port.port, &port.name.to_lowercase());
-            PortSpec::new(port, if is_secure { secure } else { [plain; 2] })
-        });
-        ports.collect()
+        ports
+            .map(|port| {
+                let is_secure = self.has_certificate(reader, port.port, &port.name.to_lowercase());
+                PortSpec::new(port, if is_secure { secure } else { [plain; 2] })
+            })
+            .collect()
     }
 
     fn health_check(&self, source: SpecSource<'_>, reader: &mut AnnotationReader<'_>) -> Attributes {
         let SpecSource { service, settings } = source;
         let node_port = self.ports.first().map_or(0, |port| port.node_port);
-        let (protocol, mut port, path) = match (service.health_check_port(), &settings.shared_probe) {
-            (Some(port), _) => ("HTTP", port, "/healthz"),
-            (None, Some(shared)) if !service.is_local() => ("HTTP", shared.port, shared.path.as_str()),
-            _ => match &*reader.get(a::BACKEND_PROTOCOL).unwrap_or_default().to_lowercase() {
-                "https" | "ssl" => ("SSL", node_port, "/"),
-                _ => ("TCP", node_port, "/"),
-            },
-        };
-        let given = reader.unless_empty(a::CHECK_PROTOCOL);
-        let given = given.and_then(|reader| check_protocol(reader, &["TCP", "SSL", "HTTP", "HTTPS"]));
-        let protocol = given.unwrap_or(protocol);
+        let (mut protocol, mut port, default_path) =
+            match (service.health_check_port(), &settings.shared_probe) {
+                (Some(port), _) => ("HTTP", port, "/healthz"),
+                (None, Some(shared)) if !service.is_local() => ("HTTP", shared.port, shared.path.as_str()),
+                _ => match &*reader.get(a::BACKEND_PROTOCOL).unwrap_or_default().to_lowercase() {
+                    "https" | "ssl" => ("SSL", node_port, "/"),
+                    _ => ("TCP", node_port, "/"),
+                },
+            };
+        if let Some(reader) = reader.unless_empty(a::CHECK_PROTOCOL)
+            && let Some(given) = check_protocol(reader, &["TCP", "SSL", "HTTP", "HTTPS"])
+        {
+            protocol = given;
+        }
         if reader.get(a::CHECK_PORT) != Some("traffic-port") {
             port = reader.strict_number(a::CHECK_PORT, 1..=u16::MAX).unwrap_or(port);
         } else if service.health_check_port().is_some() {
             port = node_port;
         }
-        let path = || reader.given(a::CHECK_PATH).unwrap_or_else(|| path.to_owned());
-        let path = protocol.starts_with("HTTP").then(path).unwrap_or_default();
-        let mut check = check_numbers(reader, [2, 6, 10]);
-        let timeout = reader.strict_number(a::CHECK_TIMEOUT, 2..=60).unwrap_or(5);
-        check.insert("health_check_timeout", timeout.into());
-        check.insert("health_check", format!("{protocol}:{port}{path}").into());
+        let path = if protocol.starts_with("HTTP") {
+            reader.given(a::CHECK_PATH).unwrap_or_else(|| default_path.to_owned())
+        } else {
+            String::new()
+        };
+        let defaults = CheckDefaults {
+            healthy: 2,
+            unhealthy: 6,
+            interval: 10,
+        };
+        let mut check = check_numbers(reader, defaults);
+        let timeout: i64 = reader.strict_number(a::CHECK_TIMEOUT, 2..=60).unwrap_or(5);
+        let interval = check.get(fields::HEALTH_CHECK_INTERVAL).and_then(Value::as_i64);
+        if interval.is_some_and(|interval| timeout >= interval) {
+            let problem = format!("the timeout {timeout} must be less than the interval; set both");
+            reader.refuse(a::CHECK_INTERVAL, problem);
+        }
+        check.insert(fields::HEALTH_CHECK_TIMEOUT, timeout.into());
+        check.insert(fields::HEALTH_CHECK, format!("{protocol}:{port}{path}").into());
         check
     }
 }
 
 fn balancer_attributes(reader: &mut AnnotationReader<'_>) -> Attributes {
-    let mut flag = |key| reader.unless_empty(key)?.strict_flag(key);
-    let [cross_zone, logs, draining] =
-        [a::CROSS_ZONE, a::ACCESS_LOG, a::DRAINING].map(|key| flag(key) == Some(true));
+    let cross_zone = is_enabled(a::CROSS_ZONE, reader);
+    let logs = is_enabled(a::ACCESS_LOG, reader);
+    let draining = is_enabled(a::DRAINING, reader);
     let mut number = |key, allowed| reader.unless_empty(key)?.strict_number::<i64>(key, allowed);
     let idle_timeout = number(a::IDLE_TIMEOUT, 1..=4000).unwrap_or(60);
-    let interval = number(a::ACCESS_LOG_INTERVAL, 5..=60).filter(|_| logs);
-    let draining_timeout = number(a::DRAINING_TIMEOUT, 1..=3600).filter(|_| draining);
+    let draining_timeout = number(a::DRAINING_TIMEOUT, 1..=3600);
+    let interval = number(a::ACCESS_LOG_INTERVAL, 5..=60);
     let mut attributes = Attributes::from([
-        ("cross_zone", cross_zone.into()),
-        ("access_log", logs.into()),
-        ("draining", draining.into()),
-        ("idle_timeout", idle_timeout.into()),
+        (fields::CROSS_ZONE, cross_zone.into()),
+        (fields::ACCESS_LOG, logs.into()),
+        (fields::DRAINING, draining.into()),
+        (fields::IDLE_TIMEOUT, idle_timeout.into()),
     ]);
-    attributes.extend(draining_timeout.map(|seconds| ("draining_timeout", seconds.into())));
-    attributes.extend(interval.map(|minutes| ("access_log_interval", minutes.into())));
+    if let Some(seconds) = draining_timeout
+        && draining
+    {
+        attributes.insert(fields::DRAINING_TIMEOUT, seconds.into());
+    }
     if logs {
+        if let Some(minutes) = interval {
+            attributes.insert(fields::ACCESS_LOG_INTERVAL, minutes.into());
+            if ![5, 60].contains(&minutes) {
+                reader.refuse(a::ACCESS_LOG_INTERVAL, format!("{minutes} is neither 5 nor 60"));
+            }
+        }
+        require_bucket(reader);
         let text = |key| reader.text(key, "").into();
-        attributes.insert("access_log_bucket", text(a::ACCESS_LOG_BUCKET));
-        attributes.insert("access_log_prefix", text(a::ACCESS_LOG_PREFIX));
+        attributes.insert(fields::ACCESS_LOG_BUCKET, text(a::ACCESS_LOG_BUCKET));
+        attributes.insert(fields::ACCESS_LOG_PREFIX, text(a::ACCESS_LOG_PREFIX));
     }
     attributes
 }
 
-impl Builder<'_> {
+impl ObjectBuilder<'_> {
     /// All objects of a classic load balancer.
     pub(crate) fn classic(&self) -> Vec<Object> {
         let (spec, id) = (self.spec, &self.service.id);
         let name = names::balancer(id);
         let service = names::service_tag(id);
         let about = format!("Security group for Kubernetes ELB {name} ({service})");
-        let (balancer, group) = self.balancer(Kind::Classic, names::classic_group(&name), &about);
-        let ports = spec.ports.iter().filter(|_| spec.proxy_protocol);
-        let ports: BTreeSet<_> = ports.map(|port| port.node_port).collect();
-        let ports = ports.iter().map(|port| Entry::Name(port.to_string()));
-        let balancer = balancer.entries(PROXY_PORTS, ports);
-        let listeners = spec.ports.iter().map(|port| {
-            self.listener(Kind::ClassicListener, port)
-                .with("instance_protocol", port.target_protocol)
-                .with("instance_port", port.node_port)
-        });
-        group.into_iter().chain([balancer]).chain(listeners).collect()
+        let (balancer, group) = self.balancer(ObjectKind::Classic, names::classic_group(&name), &about);
+        let mut proxy_ports = BTreeSet::new();
+        if spec.proxy_protocol {
+            proxy_ports.extend(spec.ports.iter().map(|port| port.node_port));
+        }
+        let proxy_entries = proxy_ports.iter().map(|port| SetEntry::Name(port.to_string()));
+        let mut objects: Vec<_> = group.into_iter().collect();
+        objects.push(balancer.entries(PROXY_PORTS, proxy_entries));
+        for port in &spec.ports {
+            let listener = self
+                .listener(ObjectKind::ClassicListener, port)
+                .with(fields::INSTANCE_PROTOCOL, port.target_protocol)
+                .with(fields::INSTANCE_PORT, port.node_port);
+            objects.push(listener);
+        }
+        objects
     }
 }

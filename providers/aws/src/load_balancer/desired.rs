@@ -6,18 +6,20 @@ use std::{
 };
 
 use ccm_core::{
-    load_balancer::{Blocked, ClusterView, Ownership, OwnershipTag, ServiceId, ServiceView},
-    plan::objects::{self, Action},
+    load_balancer::{Blocked, ClusterView, NodeLeftOut, Ownership, OwnershipTag, ServiceId, ServiceView},
+    plan::objects::{self, Action, Attributes},
     plan::{Plan, Step},
 };
 use serde_json::Value;
 
 use super::{
+    adoption, fields,
     kinds::{
-        CERTIFICATES, Change, Entry, INSTANCES, Kind, OWNER_TAG, Object, Objects, RULES, Rule, TAGS, TARGETS,
-        tag_map, texts,
+        CERTIFICATES, DESCRIBE_LISTENER_CERTIFICATES, DESCRIBE_TAGS, DESCRIBE_TARGET_GROUP_ATTRIBUTES,
+        INSTANCES, OWNER_TAG, Object, ObjectChange, ObjectKind, Objects, RECORD_TAG, RULES, Rule, SetEntry,
+        TAGS, TARGETS, tag_map, texts,
     },
-    model::{Model, Reply},
+    model::{ChangeReply, Model},
     names,
     spec::{ADDRESSES, PortSpec, Spec, transports},
 };
@@ -33,12 +35,28 @@ pub(crate) struct DesiredBalancer {
     pub(crate) objects: Option<Vec<Object>>,
     /// The target instances; `None`: targets stay unchanged.
     pub(crate) instances: Option<BTreeSet<String>>,
-    /// Instances that are no targets, since they lack the cluster's tag.
-    pub(crate) untagged: BTreeSet<String>,
+    /// Nodes that are not targets, because their instances lack the cluster's tag.
+    pub(crate) untagged: Vec<NodeLeftOut>,
     /// The subnets; an existing load balancer gets those in new zones.
     pub(crate) subnets: Vec<Subnet>,
-    /// Attributes of target groups that the Service names.
+    /// Attributes of target groups that the Service names, and that upstream sets, too.
     pub(crate) named: Vec<&'static str>,
+    /// Attributes that no annotation names, and that only new objects get.
+    pub(crate) defaulted: BTreeSet<&'static str>,
+    /// Named attributes that the Service named when this process observed it first, and no longer names.
+    pub(crate) unnamed: BTreeSet<&'static str>,
+    /// The values to which named attributes are reset, where the schema has none.
+    pub(crate) defaults: Attributes,
+    /// The annotations without an effect, with their values.
+    pub(crate) without_effect: Vec<(&'static str, String)>,
+    /// Attributes of the load balancer that stay if they have these values.
+    pub(crate) kept: Attributes,
+    /// Whether target groups keep the protocol, port and path of their health checks, since the config does not tell them.
+    pub(crate) keeps_check: bool,
+    /// Whether listeners keep their certificates, since the annotation has no effect.
+    pub(crate) keeps_certificates: bool,
+    /// Whether the PROXY protocol may have been enabled by the annotation that no longer enables it.
+    pub(crate) keeps_proxy: bool,
     /// Whether the Service changed while this process ran.
     pub(crate) changed: bool,
     /// The cluster's ownership tag.
@@ -49,31 +67,33 @@ pub(crate) struct DesiredBalancer {
 
 /// The observed state of a part.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Observed {
+pub(crate) struct ObservedPart {
     pub(crate) objects: Objects,
     /// Actions that the credentials do not allow, with the error. Their steps are blocked.
     pub(crate) denied: BTreeMap<&'static str, String>,
 }
 
-impl Observed {
+impl ObservedPart {
     /// Applies a change, or records that the credentials do not allow it.
-    pub(crate) fn fold(&mut self, change: &Change, reply: Option<&Reply>) {
+    pub(crate) fn fold(&mut self, change: &ObjectChange, reply: Option<&ChangeReply>) {
         match reply.and_then(|reply| reply.denied.clone()) {
-            Some((action, why)) => drop(self.denied.insert(action, why)),
+            Some((action, why)) => {
+                self.denied.insert(action, why);
+            }
             None => self.objects.fold(change, reply.map(|reply| &reply.objects)),
         }
     }
 
     /// The load balancer, of either kind.
     pub(crate) fn balancer(&self) -> Option<&Object> {
-        let of = |kind| self.objects.of(kind).next();
-        of(Kind::Balancer).or_else(|| of(Kind::Classic))
+        let network = self.objects.of(ObjectKind::Balancer).next();
+        network.or_else(|| self.objects.of(ObjectKind::Classic).next())
     }
 }
 
 /// Builds the objects of a Service, without their targets.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Builder<'a> {
+pub(crate) struct ObjectBuilder<'a> {
     pub(crate) model: &'a Model,
     pub(crate) cluster: &'a ClusterView,
     pub(crate) service: &'a ServiceView,
@@ -82,64 +102,74 @@ pub(crate) struct Builder<'a> {
     pub(crate) subnets: &'a [Subnet],
 }
 
-impl Builder<'_> {
+impl ObjectBuilder<'_> {
     /// An object with the Service's tags.
-    fn object(&self, kind: Kind, key: &str) -> Object {
-        let mut tags = self.spec.tags.clone();
-        if kind != Kind::Group {
-            tags.insert(SERVICE_NAME.to_owned(), names::service_tag(&self.service.id));
+    fn object(&self, kind: ObjectKind, key: &str) -> Object {
+        let mut own_tags = self.spec.tags.clone();
+        if kind != ObjectKind::Group {
+            own_tags.insert(SERVICE_NAME.to_owned(), names::service_tag(&self.service.id));
         }
-        let mut tags = self.model.cluster.tags(&tags);
+        let mut tags = self.model.cluster.tags(&own_tags);
         if let Some(owner) = self.cluster.ownership_tag.for_create() {
             tags.insert(OWNER_TAG.to_owned(), owner.as_str().to_owned());
         }
-        let tags = tags.iter().map(|(key, value)| Entry::tag(key, value));
+        let entries = tags.iter().map(|(key, value)| SetEntry::tag(key, value));
         Object {
             service: Some(self.service.id.clone()),
-            ..Object::new(kind, key).entries(TAGS, tags)
+            ..Object::new(kind, key).entries(TAGS, entries)
         }
     }
 
     /// A load balancer and, unless the Service names others, its own security group.
-    pub(super) fn balancer(&self, kind: Kind, group: String, about: &str) -> (Object, Option<Object>) {
-        let (spec, internal) = (self.spec, self.spec.internal);
-        let scheme = if internal { "internal" } else { "internet-facing" };
-        let balancer = self.object(kind, &names::balancer(&self.service.id));
-        let mut balancer = balancer.with("scheme", scheme);
+    pub(super) fn balancer(&self, kind: ObjectKind, group: String, about: &str) -> (Object, Option<Object>) {
+        let spec = self.spec;
+        let scheme = if spec.internal {
+            "internal"
+        } else {
+            "internet-facing"
+        };
+        let mut balancer = self.object(kind, &names::balancer(&self.service.id)).with(fields::SCHEME, scheme);
         balancer.attributes.extend(spec.balancer.clone());
         if !self.subnets.is_empty() {
             let subnets: Vec<_> = self.subnets.iter().map(|subnet| &*subnet.id).collect();
-            balancer = balancer.with("subnets", subnets);
+            balancer = balancer.with(fields::SUBNETS, subnets);
         }
-        if kind == Kind::Balancer && !self.model.settings.managed_security_groups {
+        if kind == ObjectKind::Balancer && !self.model.settings.managed_security_groups {
             return (balancer, None);
         }
         let mut groups = spec.security_groups.clone();
-        let own = groups.is_empty().then(|| self.group(&group, about));
-        groups.extend(own.as_ref().map(|_| group));
+        let mut own = None;
+        if groups.is_empty() {
+            own = Some(self.group(&group, about));
+            groups.push(group);
+        }
         groups.extend(spec.extra_groups.iter().cloned());
-        (balancer.with("security_groups", groups), own)
+        (balancer.with(fields::SECURITY_GROUPS, groups), own)
     }
 
     /// A security group that lets clients reach the load balancer.
     fn group(&self, name: &str, about: &str) -> Object {
-        let rules = self.spec.ranges.iter().flat_map(|range| {
-            let ports = self.spec.ports.iter().flat_map(move |port| {
+        let mut rules = Vec::new();
+        for range in &self.spec.ranges {
+            for port in &self.spec.ports {
                 let number = i32::from(port.port);
-                let transports = transports(port.protocol).iter();
-                transports.map(move |transport| Rule::new(transport, (number, number), range, ""))
-            });
-            ports.chain([Rule::mtu(range, "")])
-        });
-        let group = self.object(Kind::Group, name).with("description", about);
-        group.entries(RULES, rules.map(Entry::Rule))
+                for transport in transports(port.protocol) {
+                    rules.push(Rule::new(transport, (number, number), range, ""));
+                }
+            }
+            rules.push(Rule::mtu(range, ""));
+        }
+        self.object(ObjectKind::Group, name)
+            .with(fields::DESCRIPTION, about)
+            .entries(RULES, rules.into_iter().map(SetEntry::Rule))
     }
 
     /// A listener with the fields of both kinds.
-    pub(super) fn listener(&self, kind: Kind, port: &PortSpec) -> Object {
-        let listener = self.object(kind, &port.port.to_string());
-        let listener = listener.with("protocol", port.protocol);
-        let mut listener = listener.with("certificate", Value::Null);
+    pub(super) fn listener(&self, kind: ObjectKind, port: &PortSpec) -> Object {
+        let mut listener = self
+            .object(kind, &port.port.to_string())
+            .with(fields::PROTOCOL, port.protocol)
+            .with(fields::CERTIFICATE, Value::Null);
         if port.is_secure() {
             listener.attributes.extend(self.spec.listener.clone());
         }
@@ -150,26 +180,31 @@ impl Builder<'_> {
     /// All objects of a network load balancer.
     pub(crate) fn network(&self) -> Vec<Object> {
         let id = &self.service.id;
-        let group = names::group(&self.cluster.name, id);
-        let (balancer, group) = self.balancer(Kind::Balancer, group, names::MANAGED);
-        let targets = self.spec.target_group_names(&self.model.cluster.id, id);
-        let ports = self.spec.ports.iter().zip(targets);
-        let ports = ports.flat_map(|(port, name)| {
-            let group = self.object(Kind::TargetGroup, &name).with("port", port.node_port);
-            let mut group = group.with("protocol", port.target_protocol);
-            group.attributes.extend(self.spec.target_group.clone());
-            [group, self.network_listener(name, port)]
-        });
-        group.into_iter().chain([balancer]).chain(ports).collect()
+        let group_name = names::group(&self.cluster.name, id);
+        let (balancer, group) = self.balancer(ObjectKind::Balancer, group_name, names::MANAGED);
+        let mut objects: Vec<_> = group.into_iter().chain([balancer]).collect();
+        let target_groups = self.spec.target_group_names(&self.model.cluster.id, id);
+        for (port, name) in self.spec.ports.iter().zip(target_groups) {
+            let mut target_group = self
+                .object(ObjectKind::TargetGroup, &name)
+                .with(fields::PORT, port.node_port)
+                .with(fields::PROTOCOL, port.target_protocol);
+            target_group.attributes.extend(self.spec.target_group.clone());
+            objects.push(target_group);
+            objects.push(self.network_listener(name, port));
+        }
+        objects
     }
 
     fn network_listener(&self, group: String, port: &PortSpec) -> Object {
-        let listener = self.listener(Kind::Listener, port).with("target_group", group);
-        let listener = listener.with("transport", transports(port.protocol).join("+"));
+        let listener = self
+            .listener(ObjectKind::Listener, port)
+            .with(fields::TARGET_GROUP, group)
+            .with(fields::TRANSPORT, transports(port.protocol).join("+"));
         // Certificates that users add manually stay while the Service names only one.
         if port.is_secure() && self.spec.certificates.len() > 1 {
             let further = self.spec.certificates.iter().skip(1).cloned();
-            return listener.entries(CERTIFICATES, further.map(Entry::Name));
+            return listener.entries(CERTIFICATES, further.map(SetEntry::Name));
         }
         listener
     }
@@ -177,14 +212,14 @@ impl Builder<'_> {
 
 /// Whether an object has this cluster's ownership tag.
 pub(crate) fn has_owner_tag(object: &Object, tag: &OwnershipTag) -> bool {
-    let ours = tag.for_create().map(|ours| Entry::tag(OWNER_TAG, ours.as_str()));
-    ours.is_some_and(|ours| object.set(TAGS).contains(&ours))
+    tag.for_create()
+        .is_some_and(|ours| object.set(TAGS).contains(&SetEntry::tag(OWNER_TAG, ours.as_str())))
 }
 
 /// The other owner of an observed object, which is neither changed nor deleted.
 pub(crate) fn foreign(object: &Object, cluster: &Cluster, tag: &OwnershipTag) -> Option<String> {
-    let kind = object.text("type");
-    if object.kind == Kind::Balancer && kind != "network" {
+    let kind = object.text(fields::TYPE);
+    if object.kind == ObjectKind::Balancer && kind != "network" {
         return Some(format!("a load balancer of type {kind}"));
     }
     let tags = tag_map(object);
@@ -197,14 +232,14 @@ pub(crate) fn foreign(object: &Object, cluster: &Cluster, tag: &OwnershipTag) ->
     }
 }
 
-/// Whether an entry is an ownership tag.
-pub(super) fn is_owner_tag(entry: &Entry) -> bool {
-    matches!(entry, Entry::Tag { key, .. } if key == OWNER_TAG)
+/// Whether an entry is an ownership tag, or the record beside it.
+pub(super) fn is_owner_tag(entry: &SetEntry) -> bool {
+    matches!(entry, SetEntry::Tag { key, .. } if key == OWNER_TAG || key == RECORD_TAG)
 }
 
 impl DesiredBalancer {
     /// The plan from the observed to the desired state.
-    pub(crate) fn plan(&self, observed: &Observed) -> Plan<Change> {
+    pub(crate) fn plan(&self, observed: &ObservedPart) -> Plan<ObjectChange> {
         let objects = &observed.objects;
         let Some(mut desired) = self.objects.clone() else {
             let unchanged = objects.all.iter().map(|object| self.unchanged(object));
@@ -213,9 +248,16 @@ impl DesiredBalancer {
         for object in &mut desired {
             object.sets.extend(self.targets(object));
         }
-        let (desired, without_groups) = self.adapted(desired, observed);
+        let (mut desired, without_groups) = self.adapted(desired, observed);
+        let mut stays = Plan::default();
+        let last = self.manage_named_attributes(&mut desired, observed, &mut stays);
         let mut full = diff(desired.clone(), observed, true);
+        full.steps.extend(last);
         full.blocked.extend(without_groups);
+        full.blocked.extend(stays.blocked);
+        for (key, value) in &self.without_effect {
+            full.blocked.push(adoption::warning(self.service.as_ref(), key, value));
+        }
         let root = observed.balancer();
         let is_ours = root.is_none_or(|root| root.foreign.is_some() || has_owner_tag(root, &self.tag));
         if is_ours || self.changed || full.steps.is_empty() {
@@ -223,44 +265,47 @@ impl DesiredBalancer {
         }
         // Upstream created it: differences that upstream would not repair are pending.
         let mut limited = diff(self.as_upstream(desired, objects), observed, false);
-        let is_pending = |step: &&Step<_>| {
-            let mut limited = limited.steps.iter();
-            !is_of_set(step, &[TARGETS, INSTANCES, TAGS]) && limited.all(|other| other.change != step.change)
-        };
-        let pending: Vec<_> = full.steps.iter().filter(is_pending).collect();
         limited.blocked = full.blocked;
-        let why = match observed.denied.contains_key("DescribeTags") {
-            true => "its tags, which show whether this program created it, cannot be read",
-            false => "another program created the load balancer",
+        let why = if observed.denied.contains_key(DESCRIBE_TAGS) {
+            "its tags, which show whether this program created it, cannot be read"
+        } else {
+            "another program created the load balancer"
         };
-        limited.blocked.extend(pending.into_iter().map(|step| Blocked {
-            service: self.service.clone(),
-            field: format!("step \"{step}\" ({})", step.description.reason),
-            observed: format!("pending: {why}"),
-            desired: "applied when the Service's spec or annotations change".to_owned(),
-        }));
+        for step in &full.steps {
+            let is_sent = limited.steps.iter().any(|other| other.change == step.change);
+            if !is_sent && !is_of_set(step, &[TARGETS, INSTANCES, TAGS]) {
+                limited.blocked.push(Blocked {
+                    service: self.service.clone(),
+                    field: format!("step \"{step}\" ({})", step.description.reason),
+                    observed: format!("pending: {why}"),
+                    desired: "applied when the Service's spec or annotations change".to_owned(),
+                });
+            }
+        }
         limited
     }
 
     /// An observed object that is left unchanged, except for its targets.
     fn unchanged(&self, object: &Object) -> Object {
-        let mut same = Object::new(object.kind, object.key.clone());
-        (same.parent, same.if_present) = (object.parent.clone(), true);
-        same.service.clone_from(&self.service);
+        let mut same = Object {
+            parent: object.parent.clone(),
+            if_present: true,
+            service: self.service.clone(),
+            ..Object::new(object.kind, object.key.clone())
+        };
         same.sets.extend(self.targets(object));
         same
     }
 
     /// The current instances as the set of an object's targets; `None`: it has no targets, or they stay unchanged.
-    fn targets(&self, object: &Object) -> Option<(&'static str, Arc<[Entry]>)> {
+    fn targets(&self, object: &Object) -> Option<(&'static str, Arc<[SetEntry]>)> {
         let instances = self.instances.as_ref()?.iter().cloned();
         match object.kind {
-            Kind::Classic => Some((INSTANCES, instances.map(Entry::Name).collect())),
-            Kind::TargetGroup => {
-                let port = object.attributes.get("port").and_then(Value::as_u64)?;
-                let port = u16::try_from(port).ok()?;
-                let target = |instance| Entry::Target { instance, port };
-                Some((TARGETS, instances.map(target).collect()))
+            ObjectKind::Classic => Some((INSTANCES, instances.map(SetEntry::Name).collect())),
+            ObjectKind::TargetGroup => {
+                let number = object.attributes.get(fields::PORT).and_then(Value::as_u64)?;
+                let port = u16::try_from(number).ok()?;
+                Some((TARGETS, instances.map(|instance| SetEntry::Target { instance, port }).collect()))
             }
             _ => None,
         }
@@ -268,14 +313,17 @@ impl DesiredBalancer {
 
     /// Drops the security groups of a load balancer that was created without any, since AWS cannot add them.
     fn drop_groups(&self, desired: &mut Vec<Object>, root: &Object) -> Option<Blocked> {
-        if root.kind != Kind::Balancer || !root.texts("security_groups").is_empty() {
+        if root.kind != ObjectKind::Balancer || !root.texts(fields::SECURITY_GROUPS).is_empty() {
             return None;
         }
-        desired.retain(|object| object.kind != Kind::Group);
+        desired.retain(|object| object.kind != ObjectKind::Group);
         let balancer = desired.iter_mut().find(|object| object.kind == root.kind)?;
-        let required = balancer.texts("security_groups").join(", ");
-        balancer.attributes.remove("security_groups");
-        (!required.is_empty()).then(|| Blocked {
+        let required = balancer.texts(fields::SECURITY_GROUPS).join(", ");
+        balancer.attributes.remove(fields::SECURITY_GROUPS);
+        if required.is_empty() {
+            return None;
+        }
+        Some(Blocked {
             service: self.service.clone(),
             field: format!("security groups of {}", root.title()),
             observed: "none; AWS cannot add any to a load balancer that was created without them".to_owned(),
@@ -284,7 +332,7 @@ impl DesiredBalancer {
     }
 
     /// The desired objects as far as the existing load balancer supports them, and what is blocked.
-    fn adapted(&self, mut desired: Vec<Object>, observed: &Observed) -> (Vec<Object>, Option<Blocked>) {
+    fn adapted(&self, mut desired: Vec<Object>, observed: &ObservedPart) -> (Vec<Object>, Option<Blocked>) {
         let Some(root) = observed.balancer() else {
             return (desired, None);
         };
@@ -295,70 +343,118 @@ impl DesiredBalancer {
         }
         let blocked = self.drop_groups(&mut desired, root);
         let mut balancers = desired.iter().filter(|object| object.kind == root.kind);
-        if balancers.any(|balancer| !balancer.attributes.contains_key("security_groups")) {
+        if balancers.any(|balancer| !balancer.attributes.contains_key(fields::SECURITY_GROUPS)) {
             // It was created in another `NLBSecurityGroupMode`, and its groups cannot be deleted while they are attached.
-            let attached = root.texts("security_groups");
-            let groups = observed.objects.of(Kind::Group);
-            let groups = groups.filter(|group| attached.contains(&&*group.key));
-            desired.extend(groups.map(|group| self.unchanged(group)));
+            let attached = root.texts(fields::SECURITY_GROUPS);
+            for group in observed.objects.of(ObjectKind::Group) {
+                if attached.contains(&group.key.as_str()) {
+                    desired.push(self.unchanged(group));
+                }
+            }
         }
-        keep_target_groups(&mut desired, &observed.objects);
+        self.keep_target_groups(&mut desired, &observed.objects);
         for object in &mut desired {
-            let Some(current) = observed.objects.get(object.kind, &object.key) else {
-                continue;
-            };
-            let denied = |action: &str| observed.denied.contains_key(action);
-            if denied("DescribeTags") && object.kind != Kind::Group {
-                object.sets.remove(TAGS);
-            }
-            if denied("DescribeTargetGroupAttributes") && object.kind == Kind::TargetGroup {
-                object.attributes.retain(|name, _| !name.ends_with(".enabled"));
-            }
-            if denied("DescribeListenerCertificates") {
-                object.sets.remove(CERTIFICATES);
-            }
-            if object.kind == Kind::Balancer {
-                // Zones are added and never removed; the subnet of a zone stays.
-                let mut addresses = ADDRESSES.iter();
-                let has_addresses = addresses.any(|(name, _)| object.attributes.contains_key(name));
-                let zones = current.texts("zones");
-                let needs_v6 = current.text("ip_address_type") == "dualstack";
-                let new = self.subnets.iter().filter(|_| !has_addresses);
-                let new = new.filter(|subnet| !needs_v6 || subnet.has_v6());
-                let new = new.filter(|subnet| !zones.contains(&&*subnet.zone));
-                let mut subnets = current.texts("subnets");
-                subnets.extend(new.map(|subnet| &*subnet.id));
-                object.attributes.insert("subnets", subnets.into());
-            }
-            if object.kind == Kind::ClassicListener {
-                // Upstream ignores the case of ASCII letters.
-                for name in ["protocol", "instance_protocol", "certificate"] {
-                    let current = current.text(name);
-                    if !current.is_empty() && object.text(name).eq_ignore_ascii_case(current) {
-                        object.attributes.insert(name, current.into());
-                    }
-                }
-            }
-            // Sets are compared, although lists are sent.
-            for name in ["security_groups", "subnets"] {
-                let is_same = texts::<BTreeSet<_>>(object, name) == texts(current, name);
-                if is_same && object.attributes.contains_key(name) {
-                    object.attributes.insert(name, current.texts(name).into());
-                }
+            if let Some(current) = observed.objects.get(object.kind, &object.key) {
+                leave_out_unreadable(object, observed);
+                self.adapt(object, current);
             }
         }
         (desired, blocked)
     }
 
+    /// Keeps the target groups that listeners use, unless upstream would replace them. Those of old releases have other names.
+    fn keep_target_groups(&self, desired: &mut [Object], observed: &Objects) {
+        for pair in with_target_groups(desired) {
+            let Ok([group, listener]) = desired.get_disjoint_mut(pair) else {
+                continue;
+            };
+            let Some(current) = observed.get(ObjectKind::Listener, &listener.key) else {
+                continue;
+            };
+            let Some(used) = observed.get(ObjectKind::TargetGroup, current.text(fields::TARGET_GROUP)) else {
+                continue;
+            };
+            if self.keeps_check {
+                for name in CHECK_OF_MODE {
+                    match used.attributes.get(name) {
+                        Some(value) => group.attributes.insert(name, value.clone()),
+                        None => group.attributes.remove(name),
+                    };
+                }
+            }
+            let mut compared = REPLACED_BY_UPSTREAM.iter();
+            let is_same = compared.all(|name| used.attributes.get(name) == group.attributes.get(name));
+            if is_same && used.foreign.is_none() {
+                group.key.clone_from(&used.key);
+                listener.attributes.insert(fields::TARGET_GROUP, used.key.as_str().into());
+            }
+        }
+    }
+
+    /// Gives a desired object the values of the existing one that stay or mean the same.
+    fn adapt(&self, object: &mut Object, current: &Object) {
+        if object.kind == ObjectKind::Balancer {
+            object.attributes.insert(fields::SUBNETS, self.extended_subnets(object, current).into());
+        }
+        if object.kind == ObjectKind::ClassicListener {
+            // Upstream ignores the case of ASCII letters.
+            for name in [fields::PROTOCOL, fields::INSTANCE_PROTOCOL, fields::CERTIFICATE] {
+                let current = current.text(name);
+                if !current.is_empty() && object.text(name).eq_ignore_ascii_case(current) {
+                    object.attributes.insert(name, current.into());
+                }
+            }
+        }
+        let certificate = current.text(fields::CERTIFICATE);
+        if self.keeps_certificates && !certificate.is_empty() {
+            object.attributes.insert(fields::CERTIFICATE, certificate.into());
+        }
+        if object.kind == ObjectKind::Balancer {
+            for (name, value) in &self.kept {
+                if current.attributes.get(name) == Some(value) {
+                    object.attributes.insert(name, value.clone());
+                }
+            }
+        }
+        // Sets are compared, although lists are sent.
+        for name in [fields::SECURITY_GROUPS, fields::SUBNETS] {
+            let is_same = texts::<BTreeSet<_>>(object, name) == texts(current, name);
+            if is_same && object.attributes.contains_key(name) {
+                object.attributes.insert(name, current.texts(name).into());
+            }
+        }
+    }
+
+    /// The subnets of an existing load balancer, and those in new zones. Zones are added and never removed; the subnet of a zone
+    /// stays.
+    fn extended_subnets<'a>(&'a self, object: &Object, current: &'a Object) -> Vec<&'a str> {
+        let mut subnets = current.texts(fields::SUBNETS);
+        if ADDRESSES.iter().any(|(name, _)| object.attributes.contains_key(name)) {
+            return subnets;
+        }
+        let zones = current.texts(fields::ZONES);
+        let needs_v6 = current.text(fields::IP_ADDRESS_TYPE) == "dualstack";
+        for subnet in &self.subnets {
+            if (!needs_v6 || subnet.has_v6()) && !zones.contains(&subnet.zone.as_str()) {
+                subnets.push(&subnet.id);
+            }
+        }
+        subnets
+    }
+
     /// The desired objects without the fields that upstream would not change.
     fn as_upstream(&self, mut desired: Vec<Object>, observed: &Objects) -> Vec<Object> {
-        let stays = |object: &&mut Object| {
-            let observed = observed.get(object.kind, &object.key);
-            observed.is_some_and(|observed| !object.replaces(observed))
-        };
-        for object in desired.iter_mut().filter(stays) {
-            let (kind, attributes) = (object.kind, &mut object.attributes);
-            attributes.retain(|name, _| is_of_upstream(kind, name) || self.named.contains(name));
+        for object in &mut desired {
+            let Some(current) = observed.get(object.kind, &object.key) else {
+                continue;
+            };
+            if object.replaces(current) {
+                continue;
+            }
+            let kind = object.kind;
+            object
+                .attributes
+                .retain(|name, _| is_of_upstream(kind, name) || self.named.contains(name));
             object.sets.remove(TAGS);
             object.sets.remove(CERTIFICATES);
         }
@@ -366,38 +462,65 @@ impl DesiredBalancer {
     }
 }
 
-/// Keeps the target groups that listeners use, unless upstream would replace them. Those of old releases have other names.
-fn keep_target_groups(desired: &mut [Object], observed: &Objects) {
-    const COMPARED: &str = "port protocol health_check_protocol health_check_interval";
-    // Each listener is directly after its target group.
-    let is_pair = |a: &Object, b: &Object| (a.kind, b.kind) == (Kind::TargetGroup, Kind::Listener);
-    for pair in desired.chunk_by_mut(is_pair) {
-        let [group, listener] = pair else { continue };
-        let used = observed.get(Kind::Listener, &listener.key);
-        let used = used.and_then(|used| observed.get(Kind::TargetGroup, used.text("target_group")));
-        let is_same = |used: &&Object| {
-            let mut names = COMPARED.split_whitespace();
-            names.all(|name| used.attributes.get(name) == group.attributes.get(name))
-        };
-        if let Some(used) = used.filter(|used| used.foreign.is_none()).filter(is_same) {
-            group.key.clone_from(&used.key);
-            listener.attributes.insert("target_group", used.key.as_str().into());
+/// The attributes of a target group that the mode of health checks sets.
+const CHECK_OF_MODE: [&str; 3] = [
+    fields::HEALTH_CHECK_PROTOCOL,
+    fields::HEALTH_CHECK_PORT,
+    fields::HEALTH_CHECK_PATH,
+];
+
+/// The attributes of a target group because of which upstream creates another one.
+const REPLACED_BY_UPSTREAM: [&str; 4] = [
+    fields::PORT,
+    fields::PROTOCOL,
+    fields::HEALTH_CHECK_PROTOCOL,
+    fields::HEALTH_CHECK_INTERVAL,
+];
+
+/// The places of each listener's target group and of the listener.
+pub(super) fn with_target_groups(desired: &[Object]) -> Vec<[usize; 2]> {
+    let mut pairs = Vec::new();
+    for (at, listener) in desired.iter().enumerate() {
+        if listener.kind == ObjectKind::Listener {
+            let name = listener.text(fields::TARGET_GROUP);
+            let mut objects = desired.iter();
+            let group =
+                objects.position(|object| object.kind == ObjectKind::TargetGroup && object.key == name);
+            pairs.extend(group.map(|group| [group, at]));
         }
+    }
+    pairs
+}
+
+/// Leaves out what the credentials do not allow to read.
+fn leave_out_unreadable(object: &mut Object, observed: &ObservedPart) {
+    let denied = &observed.denied;
+    if denied.contains_key(DESCRIBE_TAGS) && object.kind != ObjectKind::Group {
+        object.sets.remove(TAGS);
+    }
+    if denied.contains_key(DESCRIBE_TARGET_GROUP_ATTRIBUTES) && object.kind == ObjectKind::TargetGroup {
+        object.attributes.retain(|name, _| !name.ends_with(".enabled"));
+    }
+    if denied.contains_key(DESCRIBE_LISTENER_CERTIFICATES) {
+        object.sets.remove(CERTIFICATES);
     }
 }
 
 /// Whether upstream changes an attribute of an object that exists.
-fn is_of_upstream(kind: Kind, attribute: &str) -> bool {
+fn is_of_upstream(kind: ObjectKind, attribute: &str) -> bool {
     match (kind, attribute) {
-        (Kind::Balancer, "security_groups" | "load_balancing.cross_zone.enabled") => true,
-        (Kind::Balancer, _) => attribute.starts_with("access_logs."),
-        (Kind::TargetGroup, "health_check_port" | "health_check_path" | "healthy_threshold") => true,
-        (Kind::TargetGroup, _) | (Kind::Listener, "alpn_policy") => false,
+        (ObjectKind::Balancer, fields::SECURITY_GROUPS | fields::CROSS_ZONE_ENABLED) => true,
+        (ObjectKind::Balancer, _) => attribute.starts_with("access_logs."),
+        (
+            ObjectKind::TargetGroup,
+            fields::HEALTH_CHECK_PORT | fields::HEALTH_CHECK_PATH | fields::HEALTHY_THRESHOLD,
+        ) => true,
+        (ObjectKind::TargetGroup, _) | (ObjectKind::Listener, fields::ALPN_POLICY) => false,
         _ => true,
     }
 }
 
-fn is_of_set(step: &Step<Change>, sets: &[&str]) -> bool {
+fn is_of_set(step: &Step<ObjectChange>, sets: &[&str]) -> bool {
     match &step.change.action {
         Action::Add(set, _) | Action::Remove(set, _) => sets.contains(&set.name),
         _ => false,
@@ -405,25 +528,28 @@ fn is_of_set(step: &Step<Change>, sets: &[&str]) -> bool {
 }
 
 /// The difference. Calls that are denied are blocked instead.
-pub(super) fn diff(objects: Vec<Object>, observed: &Observed, adopt: bool) -> Plan<Change> {
+pub(super) fn diff(objects: Vec<Object>, observed: &ObservedPart, adopt: bool) -> Plan<ObjectChange> {
     let desired = objects::Desired {
         objects,
         reason: "no Service needs it",
         ..objects::Desired::default()
     };
-    let mut plan = match adopt {
-        true => desired.diff_and_adopt(&observed.objects, is_owner_tag),
-        false => desired.diff(&observed.objects),
+    let mut plan = if adopt {
+        desired.diff_and_adopt(&observed.objects, is_owner_tag)
+    } else {
+        desired.diff(&observed.objects)
     };
     plan.steps.retain(|step| {
-        let why = observed.denied.get(step.description.label);
-        plan.blocked.extend(why.map(|why| Blocked {
+        let Some(why) = observed.denied.get(step.description.label) else {
+            return true;
+        };
+        plan.blocked.push(Blocked {
             service: step.description.service.clone(),
             observed: why.clone(),
             desired: "done".to_owned(),
             field: format!("step \"{step}\""),
-        }));
-        why.is_none()
+        });
+        false
     });
     plan
 }
@@ -431,23 +557,24 @@ pub(super) fn diff(objects: Vec<Object>, observed: &Observed, adopt: bool) -> Pl
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::load_balancer::kinds::ATTRIBUTES_TAG;
 
     /// The desired objects beside a load balancer that exists, adapted to the observed ones.
     fn adapted(desired: &DesiredBalancer, observed: &[Object]) -> Vec<Object> {
         let objects = observed.iter().cloned().collect();
         let denied = BTreeMap::new();
         let all = desired.objects.clone().unwrap_or_default();
-        desired.adapted(all, &Observed { objects, denied }).0
+        desired.adapted(all, &ObservedPart { objects, denied }).0
     }
 
     #[test]
     fn a_target_group_with_another_name_stays_unless_upstream_would_replace_it() {
         let group = |name: &str, interval: u16| {
-            let group = Object::new(Kind::TargetGroup, name).with("port", 30080);
-            let group = group.with("protocol", "TCP").with("health_check_protocol", "TCP");
-            group.with("health_check_interval", interval)
+            let group = Object::new(ObjectKind::TargetGroup, name).with(fields::PORT, 30080);
+            let group = group.with(fields::PROTOCOL, "TCP").with(fields::HEALTH_CHECK_PROTOCOL, "TCP");
+            group.with(fields::HEALTH_CHECK_INTERVAL, interval)
         };
-        let listener = |name: &str| Object::new(Kind::Listener, "80").with("target_group", name);
+        let listener = |name: &str| Object::new(ObjectKind::Listener, "80").with(fields::TARGET_GROUP, name);
         let foreign = Object {
             foreign: Some("of another cluster".to_owned()),
             ..group("old", 30)
@@ -461,29 +588,50 @@ mod tests {
                 objects: Some(vec![group("new", 30), listener("new")]),
                 ..DesiredBalancer::default()
             };
-            let observed = [Object::new(Kind::Balancer, "a"), old, listener("old")];
+            let observed = [Object::new(ObjectKind::Balancer, "a"), old, listener("old")];
             assert_eq!(adapted(&desired, &observed), [group(kept, 30), listener(kept)]);
         }
     }
 
     #[test]
+    fn a_listener_keeps_its_target_group_wherever_both_are_in_the_list() {
+        let group = |name: &str| Object::new(ObjectKind::TargetGroup, name).with(fields::PORT, 30080);
+        let listener = |name: &str| Object::new(ObjectKind::Listener, "80").with(fields::TARGET_GROUP, name);
+        let other = Object::new(ObjectKind::Listener, "81").with(fields::TARGET_GROUP, "other");
+        let desired = DesiredBalancer {
+            objects: Some(vec![listener("new"), group("other"), other.clone(), group("new")]),
+            ..DesiredBalancer::default()
+        };
+        let observed = [
+            Object::new(ObjectKind::Balancer, "a"),
+            group("old"),
+            listener("old"),
+        ];
+        let expected = [listener("old"), group("other"), other, group("old")];
+        assert_eq!(adapted(&desired, &observed), expected);
+    }
+
+    #[test]
     fn a_listener_that_is_replaced_while_another_program_owns_it_has_all_fields() {
-        let listener = |transport: &str| Object::new(Kind::Listener, "80").with("transport", transport);
+        let listener =
+            |transport: &str| Object::new(ObjectKind::Listener, "80").with(fields::TRANSPORT, transport);
         let listener = |transport: &str| Object {
             parent: Some("a".to_owned()),
             ..listener(transport)
         };
-        let balancer = Object::new(Kind::Balancer, "a");
-        let new = listener("tls").with("alpn_policy", "HTTP2Only");
-        let new = new.entries(TAGS, [Entry::tag("team", "web")]);
+        let balancer = Object::new(ObjectKind::Balancer, "a");
+        let new = listener("tls").with(fields::ALPN_POLICY, "HTTP2Only");
+        let team = SetEntry::tag("team", "web");
+        let desired = new.clone().entries(TAGS, [team.clone()]);
+        let new = new.entries(TAGS, [team, SetEntry::tag(ATTRIBUTES_TAG, fields::ALPN_POLICY)]);
         let desired = DesiredBalancer {
-            objects: Some(vec![balancer.clone(), new.clone()]),
+            objects: Some(vec![balancer.clone(), desired]),
             ..DesiredBalancer::default()
         };
-        let objects = [balancer.with("type", "network"), listener("udp")].into_iter().collect();
-        let plan = desired.plan(&Observed {
+        let objects = [balancer.with(fields::TYPE, "network"), listener("udp")].into_iter().collect();
+        let plan = desired.plan(&ObservedPart {
             objects,
-            ..Observed::default()
+            ..ObservedPart::default()
         });
         let actions: Vec<_> = plan.steps.into_iter().map(|step| step.change.action).collect();
         assert_eq!(actions, [Action::Delete(false), Action::Create(Box::new(new), Vec::new())]);
@@ -491,13 +639,14 @@ mod tests {
 
     #[test]
     fn the_case_of_a_classic_certificate_is_that_of_the_listener() {
-        let listener = |arn: &str| Object::new(Kind::ClassicListener, "443").with("certificate", arn);
+        let listener =
+            |arn: &str| Object::new(ObjectKind::ClassicListener, "443").with(fields::CERTIFICATE, arn);
         for (desired, kept) in [("arn:AB", "arn:ab"), ("arn:b", "arn:b")] {
             let desired = DesiredBalancer {
                 objects: Some(vec![listener(desired)]),
                 ..DesiredBalancer::default()
             };
-            let observed = [Object::new(Kind::Classic, "a"), listener("arn:ab")];
+            let observed = [Object::new(ObjectKind::Classic, "a"), listener("arn:ab")];
             assert_eq!(adapted(&desired, &observed), [listener(kept)]);
         }
     }
@@ -511,14 +660,14 @@ mod tests {
             ..Subnet::default()
         };
         for (family, expected) in [("dualstack", "subnet-c"), ("ipv4", "subnet-b subnet-c")] {
-            let balancer = Object::new(Kind::Balancer, "a").with("ip_address_type", family);
+            let balancer = Object::new(ObjectKind::Balancer, "a").with(fields::IP_ADDRESS_TYPE, family);
             let desired = DesiredBalancer {
                 objects: Some(vec![balancer.clone()]),
                 subnets: vec![subnet("b", "10.0.0.0/24"), subnet("c", "2001:db8::/64")],
                 ..DesiredBalancer::default()
             };
             let objects = adapted(&desired, &[balancer]);
-            assert_eq!(objects[0].texts("subnets").join(" "), expected);
+            assert_eq!(objects[0].texts(fields::SUBNETS).join(" "), expected);
         }
     }
 }

@@ -7,6 +7,10 @@ use ccm_core::plan::{
     part_keys,
 };
 
+use super::{
+    fields,
+    updates::{EntrySet, ObjectUpdate},
+};
 use crate::site::Tags;
 
 /// The prefix of the descriptions of our rules in the security groups of nodes.
@@ -15,23 +19,34 @@ pub(crate) const RULE_PREFIX: &str = "kubernetes.io/rule/nlb/";
 pub(crate) const MTU: &str = "kubernetes.io/rule/nlb/mtu";
 /// The tag with this cluster's [`ClusterTag`](ccm_core::load_balancer::ClusterTag).
 pub(crate) const OWNER_TAG: &str = "cloud-controller-manager/cluster";
+/// The tag of an adopted load balancer with the values of annotations that upstream does not read.
+pub(crate) const RECORD_TAG: &str = "cloud-controller-manager/adopted-annotations";
+/// The tag with the names of the object's [named attributes](ObjectKind::named_attributes) that this program set.
+pub(crate) const ATTRIBUTES_TAG: &str = "cloud-controller-manager/attributes";
+
+/// The action that reads tags. Like the next two, it may be denied.
+pub(crate) const DESCRIBE_TAGS: &str = "DescribeTags";
+/// The action that reads the attributes of a target group.
+pub(crate) const DESCRIBE_TARGET_GROUP_ATTRIBUTES: &str = "DescribeTargetGroupAttributes";
+/// The action that reads a listener's certificates beside the default one.
+pub(crate) const DESCRIBE_LISTENER_CERTIFICATES: &str = "DescribeListenerCertificates";
 
 /// The set of tags.
-pub(crate) const TAGS: &str = "tag";
+pub(crate) const TAGS: &str = EntrySet::Tags.name();
 /// The set of a target group's targets.
-pub(crate) const TARGETS: &str = "target";
+pub(crate) const TARGETS: &str = EntrySet::Targets.name();
 /// The set of a security group's rules.
-pub(crate) const RULES: &str = "rule";
+pub(crate) const RULES: &str = EntrySet::Rules.name();
 /// The set of a TLS listener's certificates beside the default one.
-pub(crate) const CERTIFICATES: &str = "certificate";
+pub(crate) const CERTIFICATES: &str = EntrySet::Certificates.name();
 /// The set of a classic load balancer's instances.
-pub(crate) const INSTANCES: &str = "instance";
+pub(crate) const INSTANCES: &str = EntrySet::Instances.name();
 /// The set of a classic load balancer's ports whose targets get the PROXY protocol.
-pub(crate) const PROXY_PORTS: &str = "port with the PROXY protocol";
+pub(crate) const PROXY_PORTS: &str = EntrySet::ProxyPorts.name();
 
 part_keys! {
     /// The parts.
-    pub(crate) enum Key {
+    pub(crate) enum PartKey {
         /// The load balancer with this name, and everything that only it uses.
         Balancer(String) = "lb/";
         /// The rules in the security groups of all nodes.
@@ -41,7 +56,7 @@ part_keys! {
 
 /// A kind needs those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Kind {
+pub(crate) enum ObjectKind {
     /// The security group of a load balancer, by name.
     Group,
     /// A security group of nodes, by ID. Never created or deleted.
@@ -59,15 +74,15 @@ pub(crate) enum Kind {
 }
 
 /// An object of the account.
-pub(crate) type Object = objects::Object<Kind>;
+pub(crate) type Object = objects::Object<ObjectKind>;
 /// The objects of a part.
-pub(crate) type Objects = objects::Objects<Kind>;
+pub(crate) type Objects = objects::Objects<ObjectKind>;
 /// A change of a part.
-pub(crate) type Change = objects::Change<Kind>;
+pub(crate) type ObjectChange = objects::ObjectChange<ObjectKind>;
 
 /// An entry of a set.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Entry {
+pub(crate) enum SetEntry {
     /// A tag.
     Tag { key: String, value: String },
     /// An instance at a port.
@@ -123,9 +138,11 @@ impl Rule {
 
     /// The name of the network load balancer in its description.
     pub(crate) fn balancer(&self) -> Option<&str> {
-        let rest = self.description.strip_prefix(RULE_PREFIX)?;
-        let client = rest.strip_prefix("client=");
-        client.or_else(|| rest.strip_prefix("health="))
+        let purpose_and_name = self.description.strip_prefix(RULE_PREFIX)?;
+        match purpose_and_name.split_once('=')? {
+            ("client" | "health", name) => Some(name),
+            _ => None,
+        }
     }
 
     /// Whether a classic load balancer with this security group may reach the nodes by it.
@@ -135,10 +152,12 @@ impl Rule {
     }
 }
 
-impl Entry {
+impl SetEntry {
     pub(crate) fn tag(key: &str, value: &str) -> Self {
-        let (key, value) = (key.to_owned(), value.to_owned());
-        Self::Tag { key, value }
+        Self::Tag {
+            key: key.to_owned(),
+            value: value.to_owned(),
+        }
     }
 
     /// Key and value of a tag.
@@ -151,12 +170,14 @@ impl Entry {
 
     /// The rule.
     pub(crate) fn rule(&self) -> Option<&Rule> {
-        let Self::Rule(rule) = self else { return None };
-        Some(rule)
+        match self {
+            Self::Rule(rule) => Some(rule),
+            _ => None,
+        }
     }
 }
 
-impl fmt::Display for Entry {
+impl fmt::Display for SetEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tag { key, value } => write!(f, "{key}={value}"),
@@ -170,7 +191,7 @@ impl fmt::Display for Entry {
     }
 }
 
-impl objects::Entry for Entry {
+impl objects::KeyedEntry for SetEntry {
     type Key = String;
 
     fn key(&self) -> String {
@@ -193,7 +214,7 @@ impl objects::Entry for Entry {
 
 /// The tags of an object.
 pub(crate) fn tag_map(object: &Object) -> Tags {
-    let tags = object.set(TAGS).iter().filter_map(Entry::as_tag);
+    let tags = object.set(TAGS).iter().filter_map(SetEntry::as_tag);
     tags.map(|(key, value)| (key.to_owned(), value.to_owned())).collect()
 }
 
@@ -204,11 +225,11 @@ pub(crate) fn texts<T: FromIterator<String>>(object: &Object, name: &str) -> T {
 
 /// The ID of a security group by its name.
 pub(crate) fn group_id(objects: &Objects, name: &str) -> String {
-    objects.id(Kind::Group, name).unwrap_or(name).to_owned()
+    objects.id(ObjectKind::Group, name).unwrap_or(name).to_owned()
 }
 
 /// Tags, which are never removed.
-const fn tags(add: &'static str) -> Set<Kind> {
+const fn tags(add: &'static str) -> Set<ObjectKind> {
     Set {
         batch: 50,
         created_with_object: true,
@@ -218,7 +239,7 @@ const fn tags(add: &'static str) -> Set<Kind> {
     }
 }
 
-const fn set(name: &'static str, [add, remove]: [&'static str; 2], batch: usize) -> Set<Kind> {
+const fn set(name: &'static str, [add, remove]: [&'static str; 2], batch: usize) -> Set<ObjectKind> {
     Set {
         batch,
         ..Set::new(name, add, remove)
@@ -226,37 +247,38 @@ const fn set(name: &'static str, [add, remove]: [&'static str; 2], batch: usize)
 }
 
 const AUTHORIZE: [&str; 2] = ["AuthorizeSecurityGroupIngress", "RevokeSecurityGroupIngress"];
-const RULE_SET: Set<Kind> = set(RULES, AUTHORIZE, 50);
+const RULE_SET: Set<ObjectKind> = set(RULES, AUTHORIZE, 50);
 
-static GROUP: Schema<Kind> = Schema {
-    attributes: attributes! { [Policy::CreateOnly] "description"; },
+static GROUP: Schema<ObjectKind> = Schema {
+    attributes: attributes! { [Policy::CreateOnly] fields::DESCRIPTION; },
     sets: &[tags("CreateTags"), RULE_SET],
     ..Schema::new("security group", "CreateSecurityGroup", "DeleteSecurityGroup")
 };
 
-static NODE_GROUP: Schema<Kind> = Schema {
+static NODE_GROUP: Schema<ObjectKind> = Schema {
     sets: &[Set {
         is_removable: |entry| {
-            let rule = entry.rule();
-            rule.is_some_and(|rule| rule.description.starts_with(RULE_PREFIX) || rule.is_from_group())
+            entry
+                .rule()
+                .is_some_and(|rule| rule.description.starts_with(RULE_PREFIX) || rule.is_from_group())
         },
         ..RULE_SET
     }],
     ..Schema::new("security group", "", "")
 };
 
-const CHECK: Policy = Policy::Update("ModifyTargetGroup");
+const CHECK: Policy = ObjectUpdate::TargetGroup.policy();
 /// The call that changes the attributes of a target group that the annotation sets.
-pub(crate) const TARGET_GROUP_ATTRIBUTE: Policy = Policy::Update("ModifyTargetGroupAttributes");
+pub(crate) const TARGET_GROUP_ATTRIBUTE: Policy = ObjectUpdate::TargetGroupAttributes.policy();
 
-static TARGET_GROUP: Schema<Kind> = Schema {
+static TARGET_GROUP: Schema<ObjectKind> = Schema {
     attributes: attributes! {
-        [Policy::CreateOnly] "port", "protocol";
-        [CHECK] "health_check_protocol", "health_check_interval", "health_check_timeout";
-        [CHECK, Scalar::Text("traffic-port")] "health_check_port";
-        [CHECK] "health_check_path", "health_check_codes", "healthy_threshold", "unhealthy_threshold";
-        [TARGET_GROUP_ATTRIBUTE, Scalar::Text("true"); after_create] "preserve_client_ip.enabled";
-        [TARGET_GROUP_ATTRIBUTE, Scalar::Text("false"); after_create] "proxy_protocol_v2.enabled";
+        [Policy::CreateOnly] fields::PORT, fields::PROTOCOL;
+        [CHECK] fields::HEALTH_CHECK_PROTOCOL, fields::HEALTH_CHECK_INTERVAL, fields::HEALTH_CHECK_TIMEOUT;
+        [CHECK, Scalar::Text("traffic-port")] fields::HEALTH_CHECK_PORT;
+        [CHECK] fields::HEALTH_CHECK_PATH, fields::HEALTH_CHECK_CODES, fields::HEALTHY_THRESHOLD, fields::UNHEALTHY_THRESHOLD;
+        [TARGET_GROUP_ATTRIBUTE, Scalar::Text("true"); after_create] fields::PRESERVE_CLIENT_IP;
+        [TARGET_GROUP_ATTRIBUTE, Scalar::Text("false"); after_create] fields::PROXY_PROTOCOL_V2;
     },
     sets: &[
         tags("AddTags"),
@@ -270,60 +292,60 @@ static TARGET_GROUP: Schema<Kind> = Schema {
 };
 
 /// The call that changes the attributes of a network load balancer that the annotation sets.
-pub(crate) const BALANCER_ATTRIBUTE: Policy = Policy::Update("ModifyLoadBalancerAttributes");
+pub(crate) const BALANCER_ATTRIBUTE: Policy = ObjectUpdate::LoadBalancerAttributes.policy();
 
-static BALANCER: Schema<Kind> = Schema {
+static BALANCER: Schema<ObjectKind> = Schema {
     attributes: attributes! {
-        [Policy::Blocked, Scalar::Text("internet-facing")] "scheme";
-        [Policy::Blocked, Scalar::Text("ipv4")] "ip_address_type";
-        [Policy::Update("SetSubnets"), Scalar::List] "subnets";
-        [Policy::CreateOnly] "eip_allocations", "private_addresses";
-        [Policy::Update("SetSecurityGroups"), Scalar::List] "security_groups";
+        [Policy::Blocked, Scalar::Text("internet-facing")] fields::SCHEME;
+        [Policy::Blocked, Scalar::Text("ipv4")] fields::IP_ADDRESS_TYPE;
+        [ObjectUpdate::LoadBalancerSubnets.policy(), Scalar::List] fields::SUBNETS;
+        [Policy::CreateOnly] fields::EIP_ALLOCATIONS, fields::PRIVATE_ADDRESSES;
+        [ObjectUpdate::LoadBalancerSecurityGroups.policy(), Scalar::List] fields::SECURITY_GROUPS;
         [BALANCER_ATTRIBUTE, Scalar::Text("false"); after_create]
-            "load_balancing.cross_zone.enabled", "access_logs.s3.enabled", "deletion_protection.enabled",
-            "ipv6.deny_all_igw_traffic", "zonal_shift.config.enabled";
-        [BALANCER_ATTRIBUTE, Scalar::Text(""); after_create] "access_logs.s3.bucket", "access_logs.s3.prefix";
-        [BALANCER_ATTRIBUTE, Scalar::Text("any_availability_zone"); after_create] "dns_record.client_routing_policy";
-        [BALANCER_ATTRIBUTE, Scalar::Text("0"); after_create] "secondary_ips.auto_assigned.per_subnet";
+            fields::CROSS_ZONE_ENABLED, fields::ACCESS_LOGS_ENABLED, fields::DELETION_PROTECTION,
+            fields::DENY_IGW_TRAFFIC, fields::ZONAL_SHIFT;
+        [BALANCER_ATTRIBUTE, Scalar::Text(""); after_create] fields::ACCESS_LOGS_BUCKET, fields::ACCESS_LOGS_PREFIX;
+        [BALANCER_ATTRIBUTE, Scalar::Text("any_availability_zone"); after_create] fields::CLIENT_ROUTING_POLICY;
+        [BALANCER_ATTRIBUTE, Scalar::Text("0"); after_create] fields::SECONDARY_IPS;
     },
     sets: &[tags("AddTags")],
     ..Schema::new("load balancer", "CreateLoadBalancer", "DeleteLoadBalancer")
 };
 
 const CERTIFY: [&str; 2] = ["AddListenerCertificates", "RemoveListenerCertificates"];
-const LISTENER_CHANGE: Policy = Policy::Update("ModifyListener");
+const LISTENER_CHANGE: Policy = ObjectUpdate::Listener.policy();
 
-static LISTENER: Schema<Kind> = Schema {
-    parent: Some(Kind::Balancer),
+static LISTENER: Schema<ObjectKind> = Schema {
+    parent: Some(ObjectKind::Balancer),
     deleted_with_parent: true,
     attributes: attributes! {
         // A listener changes between TCP and TLS in place.
-        [Policy::Replace] "transport";
-        [LISTENER_CHANGE] "protocol", "certificate", "ssl_policy", "target_group";
-        [LISTENER_CHANGE, Scalar::Text("None")] "alpn_policy";
+        [Policy::Replace] fields::TRANSPORT;
+        [LISTENER_CHANGE] fields::PROTOCOL, fields::CERTIFICATE, fields::SSL_POLICY, fields::TARGET_GROUP;
+        [LISTENER_CHANGE, Scalar::Text("None")] fields::ALPN_POLICY;
     },
     sets: &[tags("AddTags"), set(CERTIFICATES, CERTIFY, 20)],
     ..Schema::new("listener", "CreateListener", "DeleteListener")
 };
 
-const CLASSIC_ATTRIBUTE: Policy = Policy::Update("ClassicModifyLoadBalancerAttributes");
+const CLASSIC_ATTRIBUTE: Policy = ObjectUpdate::ClassicAttributes.policy();
 const PROXY: &str = "SetLoadBalancerPoliciesForBackendServer";
 const CLASSIC_REGISTER: [&str; 2] = [
     "RegisterInstancesWithLoadBalancer",
     "DeregisterInstancesFromLoadBalancer",
 ];
 
-static CLASSIC: Schema<Kind> = Schema {
+static CLASSIC: Schema<ObjectKind> = Schema {
     attributes: attributes! {
-        [Policy::Blocked, Scalar::Text("internet-facing")] "scheme";
-        [Policy::Update("AttachLoadBalancerToSubnets"), Scalar::List] "subnets";
-        [Policy::Update("ApplySecurityGroupsToLoadBalancer"), Scalar::List] "security_groups";
-        [Policy::Update("ConfigureHealthCheck"); after_create] "health_check", "healthy_threshold",
-            "unhealthy_threshold", "health_check_timeout", "health_check_interval";
-        [CLASSIC_ATTRIBUTE, Scalar::Bool(false); after_create] "cross_zone", "access_log", "draining";
-        [CLASSIC_ATTRIBUTE, Scalar::Text(""); after_create] "access_log_bucket", "access_log_prefix";
-        [CLASSIC_ATTRIBUTE; after_create] "access_log_interval", "draining_timeout";
-        [CLASSIC_ATTRIBUTE, Scalar::Number(60); after_create] "idle_timeout";
+        [Policy::Blocked, Scalar::Text("internet-facing")] fields::SCHEME;
+        [ObjectUpdate::ClassicSubnets.policy(), Scalar::List] fields::SUBNETS;
+        [ObjectUpdate::ClassicSecurityGroups.policy(), Scalar::List] fields::SECURITY_GROUPS;
+        [ObjectUpdate::ClassicHealthCheck.policy(); after_create] fields::HEALTH_CHECK, fields::HEALTHY_THRESHOLD,
+            fields::UNHEALTHY_THRESHOLD, fields::HEALTH_CHECK_TIMEOUT, fields::HEALTH_CHECK_INTERVAL;
+        [CLASSIC_ATTRIBUTE, Scalar::Bool(false); after_create] fields::CROSS_ZONE, fields::ACCESS_LOG, fields::DRAINING;
+        [CLASSIC_ATTRIBUTE, Scalar::Text(""); after_create] fields::ACCESS_LOG_BUCKET, fields::ACCESS_LOG_PREFIX;
+        [CLASSIC_ATTRIBUTE; after_create] fields::ACCESS_LOG_INTERVAL, fields::DRAINING_TIMEOUT;
+        [CLASSIC_ATTRIBUTE, Scalar::Number(60); after_create] fields::IDLE_TIMEOUT;
     },
     sets: &[
         tags("ClassicAddTags"),
@@ -336,19 +358,55 @@ static CLASSIC: Schema<Kind> = Schema {
     ..Schema::new("classic load balancer", "ClassicCreateLoadBalancer", "ClassicDeleteLoadBalancer")
 };
 
-static CLASSIC_LISTENER: Schema<Kind> = Schema {
-    parent: Some(Kind::Classic),
+static CLASSIC_LISTENER: Schema<ObjectKind> = Schema {
+    parent: Some(ObjectKind::Classic),
     created_with_parent: true,
     deleted_with_parent: true,
     attributes: attributes! {
-        [Policy::Replace] "protocol", "instance_protocol", "instance_port", "certificate";
-        [Policy::Update("SetLoadBalancerPoliciesOfListener"); after_create] "policy";
+        [Policy::Replace] fields::PROTOCOL, fields::INSTANCE_PROTOCOL, fields::INSTANCE_PORT, fields::CERTIFICATE;
+        [ObjectUpdate::ClassicListenerPolicies.policy(); after_create] fields::POLICY;
     },
     ..Schema::new("listener", "CreateLoadBalancerListeners", "DeleteLoadBalancerListeners")
 };
 
-impl objects::Kind for Kind {
-    type Entry = Entry;
+impl ObjectKind {
+    #[cfg(test)]
+    pub(crate) const ALL: [Self; 7] = [
+        Self::Group,
+        Self::NodeGroup,
+        Self::TargetGroup,
+        Self::Balancer,
+        Self::Listener,
+        Self::Classic,
+        Self::ClassicListener,
+    ];
+
+    /// The attributes that are managed only while an annotation names them, since upstream leaves them alone
+    /// otherwise, and people set them by hand.
+    pub(crate) fn named_attributes(self) -> &'static [&'static str] {
+        match self {
+            Self::TargetGroup => &[
+                fields::PRESERVE_CLIENT_IP,
+                fields::PROXY_PROTOCOL_V2,
+                fields::HEALTH_CHECK_TIMEOUT,
+                fields::HEALTH_CHECK_CODES,
+                fields::UNHEALTHY_THRESHOLD,
+            ],
+            Self::Balancer => &[
+                fields::DELETION_PROTECTION,
+                fields::DENY_IGW_TRAFFIC,
+                fields::ZONAL_SHIFT,
+                fields::CLIENT_ROUTING_POLICY,
+                fields::SECONDARY_IPS,
+            ],
+            Self::Listener => &[fields::ALPN_POLICY, fields::SSL_POLICY],
+            Self::Group | Self::NodeGroup | Self::Classic | Self::ClassicListener => &[],
+        }
+    }
+}
+
+impl objects::Kind for ObjectKind {
+    type Entry = SetEntry;
 
     fn schema(self) -> &'static Schema<Self> {
         match self {

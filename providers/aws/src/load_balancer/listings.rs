@@ -4,9 +4,10 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
+use aws_smithy_types::DateTime;
 use ccm_core::{
     Error, ErrorKind, Freshness, Priority, Result,
     client::{BatchConfig, Batcher, Cache, CacheConfig, ClientMetrics, IndexedCache, Listing},
@@ -15,13 +16,15 @@ use ccm_core::{
 };
 use futures_util::future::{join_all, try_join};
 use parking_lot::Mutex;
+use serde_json::Value;
 use tokio::time::Instant;
 use tracing::debug;
 
 use super::{
     desired::foreign,
-    kinds::{Entry, Key, Kind, Object, Objects, RULES, TAGS, group_id, tag_map},
-    model::Directory,
+    fields,
+    kinds::{DESCRIBE_TAGS, Object, ObjectKind, Objects, PartKey, RULES, SetEntry, TAGS, group_id, tag_map},
+    model::BalancerDirectory,
 };
 use crate::{
     Nodes,
@@ -39,6 +42,8 @@ pub(super) const MISSING_AGE: Duration = Duration::from_secs(5);
 const INSTANCE_AGE: Duration = Duration::from_secs(600);
 /// The tags of an instance without the cluster's tag are read again after this.
 const UNTAGGED_AGE: Duration = Duration::from_secs(30);
+/// AWS shows the tags of a new load balancer at the latest after this, with a margin for different clocks.
+const NEW_AGE: Duration = Duration::from_secs(60);
 /// An action that is refused is retried after this.
 const DENIED_AGE: Duration = Duration::from_secs(600);
 
@@ -51,17 +56,17 @@ pub(super) struct Network {
 
 /// Load balancers, target groups, and security groups with the cluster's tag, at one moment.
 #[derive(Debug)]
-pub(super) struct Snapshot(Arc<Listing<Object>>);
+pub(super) struct ListedObjects(Arc<Listing<Object>>);
 
-impl Snapshot {
+impl ListedObjects {
     /// The objects of a kind.
-    pub(super) fn all(&self, kind: Kind) -> impl Iterator<Item = &Object> {
+    pub(super) fn all(&self, kind: ObjectKind) -> impl Iterator<Item = &Object> {
         let all = self.0.all().map(|object| &**object);
         all.filter(move |object| object.kind == kind)
     }
 
     /// The objects of a kind with this name or with a parent of this name.
-    pub(super) fn named<'a>(&'a self, kind: Kind, name: &'a str) -> impl Iterator<Item = &'a Object> {
+    pub(super) fn named<'a>(&'a self, kind: ObjectKind, name: &'a str) -> impl Iterator<Item = &'a Object> {
         let found = self.0.by_key(name).map(|object| &**object);
         found.filter(move |object| object.kind == kind)
     }
@@ -73,8 +78,7 @@ impl Snapshot {
 
     /// Whether a target group is not used by any existing load balancer.
     pub(super) fn is_unused(&self, group: &Object) -> bool {
-        let mut balancers = group.texts("balancers").into_iter();
-        balancers.all(|arn| self.by_id(arn).is_none())
+        group.texts(fields::BALANCERS).into_iter().all(|arn| self.by_id(arn).is_none())
     }
 }
 
@@ -91,18 +95,18 @@ pub(super) struct Listings {
     /// The values of [`InstanceGroups`].
     instances: Cache<String, Option<Vec<String>>>,
     /// Reads of tags by ID, batched across parts.
-    tag_reads: Batcher<(String, Priority), Vec<Entry>>,
+    tag_reads: Batcher<(String, Priority), Vec<SetEntry>>,
     state: Mutex<ListingState>,
 }
 
 #[derive(Debug, Default)]
 struct ListingState {
     /// The last directory, and the listing that it was built from.
-    directory: Option<(Snapshot, Arc<Directory>)>,
+    directory: Option<(ListedObjects, Arc<BalancerDirectory>)>,
     /// The tags of load balancers, listeners and target groups, by ID.
-    tags: HashMap<String, Vec<Entry>>,
+    tags: HashMap<String, Vec<SetEntry>>,
     /// Actions that the credentials do not allow, or that AWS refused for a part, with the error.
-    denied: BTreeMap<(Option<Key>, &'static str), (Instant, String)>,
+    denied: BTreeMap<(Option<PartKey>, &'static str), (Instant, String)>,
     /// Security groups of instances that were not listed, and when their tags were read.
     unlisted: HashMap<String, Instant>,
     /// The cluster in the last pass, whose ownership tag [`Listings::tagged`] compares.
@@ -110,23 +114,30 @@ struct ListingState {
 }
 
 /// Reads tags by ID, a result for each. AWS refuses the whole call if one object does not exist.
-async fn read_tags(api: Api, requested: Vec<(String, Priority)>) -> Vec<Result<Vec<Entry>>> {
+async fn read_tags(api: Api, requested: Vec<(String, Priority)>) -> Vec<Result<Vec<SetEntry>>> {
     let priority = requested.iter().map(|(_, priority)| *priority).min();
     let client = &api.at(priority.unwrap_or(Priority::User));
-    let is_arn = |id: &String| id.starts_with("arn:");
-    let read = |ids: Vec<String>| async move {
-        let mut tags = match ids.iter().any(is_arn) {
-            true => client.load_balancer_tags(&ids).await?,
-            false => client.classic_tags(&ids).await?,
-        };
-        Ok(ids.iter().map(|id| tags.remove(id).unwrap_or_default()).collect())
-    };
     let ids: BTreeSet<_> = requested.iter().map(|(id, _)| id.clone()).collect();
-    let (arns, names): (Vec<_>, Vec<_>) = ids.into_iter().partition(is_arn);
-    let mut found = isolate_refused(&OF_IDS, arns, read).await;
-    found.extend(isolate_refused(&OF_IDS, names, read).await);
-    let tags = requested.iter().map(|(id, _)| found.get(id).cloned());
-    tags.map(|tags| tags.unwrap_or_else(|| Ok(Vec::new()))).collect()
+    let (arns, names): (Vec<_>, Vec<_>) = ids.into_iter().partition(|id| id.starts_with("arn:"));
+    let mut found = isolate_refused(&OF_IDS, arns, |arns: Vec<String>| async move {
+        let tags = client.load_balancer_tags(&arns).await?;
+        Ok(in_order(&arns, tags))
+    })
+    .await;
+    let by_name = isolate_refused(&OF_IDS, names, |names: Vec<String>| async move {
+        let tags = client.classic_tags(&names).await?;
+        Ok(in_order(&names, tags))
+    });
+    found.extend(by_name.await);
+    requested
+        .iter()
+        .map(|(id, _)| found.get(id).cloned().unwrap_or_else(|| Ok(Vec::new())))
+        .collect()
+}
+
+/// The tags of each of these objects, in their order. An object without tags may be missing in an answer.
+fn in_order(ids: &[String], mut tags: HashMap<String, Vec<SetEntry>>) -> Vec<Vec<SetEntry>> {
+    ids.iter().map(|id| tags.remove(id).unwrap_or_default()).collect()
 }
 
 impl Listings {
@@ -156,12 +167,13 @@ impl Listings {
     }
 
     /// All listed objects.
-    pub(super) async fn get(&self, read: ReadOptions) -> Result<Snapshot> {
+    pub(super) async fn get(&self, read: ReadOptions) -> Result<ListedObjects> {
         let (client, site) = (self.nodes.api.at(read.priority), Arc::clone(&self.nodes.site));
         let load = || async move {
-            let keys = site.cluster.key().map(|key| vec![key, LEGACY.to_owned()]);
             let mut filter = vec![("vpc-id", vec![site.vpc.clone()])];
-            filter.extend(keys.map(|keys| ("tag-key", keys)));
+            if let Some(key) = site.cluster.key() {
+                filter.push(("tag-key", vec![key, LEGACY.to_owned()]));
+            }
             let (mut objects, targets, network, classic) = tokio::try_join!(
                 client.security_groups(&filter),
                 client.target_groups(),
@@ -172,8 +184,8 @@ impl Listings {
             objects.extend([targets, network, classic].into_iter().flatten());
             Ok(objects)
         };
-        let listing = self.objects.get(None, read.freshness, read.priority, load);
-        Ok(Snapshot(listing.await?))
+        let listing = self.objects.get(None, read.freshness, read.priority, load).await?;
+        Ok(ListedObjects(listing))
     }
 
     /// The listed objects, and those of these security groups of instances that got the cluster's tag since the listing.
@@ -181,28 +193,33 @@ impl Listings {
         &self,
         instances: &InstanceGroups,
         read: ReadOptions,
-    ) -> Result<Snapshot> {
-        let (listings, began) = (self.get(read).await?, Instant::now());
-        let is_listed = |id: &String| listings.by_id(id).is_some();
-        // The only group of an instance needs no tag.
-        let several = instances.values().flatten().filter(|groups| groups.len() > 1);
-        let unlisted = several.filter(|groups| !groups.iter().any(is_listed));
-        let mut ids: BTreeSet<_> = unlisted.flatten().cloned().collect();
-        let is_read = |at: &Instant| at.elapsed() < INSTANCE_AGE;
-        ids.retain(|id| !self.state.lock().unlisted.get(id).is_some_and(is_read));
+    ) -> Result<ListedObjects> {
+        let listings = self.get(read).await?;
+        let began = Instant::now();
+        let mut ids = BTreeSet::new();
+        for groups in instances.values().flatten() {
+            // The only group of an instance needs no tag.
+            if groups.len() > 1 && groups.iter().all(|id| listings.by_id(id).is_none()) {
+                ids.extend(groups.iter().cloned());
+            }
+        }
+        ids.retain(|id| match self.state.lock().unlisted.get(id) {
+            Some(read) => read.elapsed() >= INSTANCE_AGE,
+            None => true,
+        });
         for group in self.groups(&ids, read.priority).await? {
             if self.nodes.site.cluster.has(&tag_map(&group)) {
                 self.objects.insert(group);
             }
         }
-        let read_now = ids.into_iter().map(|id| (id, began));
-        self.state.lock().unlisted.extend(read_now);
+        self.state.lock().unlisted.extend(ids.into_iter().map(|id| (id, began)));
         self.get(read).await
     }
 
     /// The security groups with these IDs, regardless of their tags.
     pub(super) async fn groups(&self, ids: &BTreeSet<String>, priority: Priority) -> Result<Vec<Object>> {
-        let (client, ids): (_, Vec<_>) = (self.nodes.api.at(priority), ids.iter().cloned().collect());
+        let client = self.nodes.api.at(priority);
+        let ids: Vec<_> = ids.iter().cloned().collect();
         let mut groups = Vec::new();
         for ids in ids.chunks(FILTER_VALUES) {
             groups.extend(client.security_groups(&[("group-id", ids.to_vec())]).await?);
@@ -215,8 +232,7 @@ impl Listings {
         let (client, vpc) = (self.nodes.api.at(priority), self.nodes.site.vpc.clone());
         let load = || async move {
             let filter = [("vpc-id", vec![vpc])];
-            let read = try_join(client.subnets(&filter), client.route_tables(&filter));
-            let (subnets, tables) = read.await?;
+            let (subnets, tables) = try_join(client.subnets(&filter), client.route_tables(&filter)).await?;
             Ok(Network { subnets, tables })
         };
         self.network.get((), Freshness::AtMost(age), priority, load).await
@@ -241,7 +257,7 @@ impl Listings {
     }
 
     /// Remembers that an action is refused, for all parts or for one. Returns the text for users.
-    pub(super) fn deny(&self, part: Option<&Key>, action: &'static str, error: &Error) -> String {
+    pub(super) fn deny(&self, part: Option<&PartKey>, action: &'static str, error: &Error) -> String {
         debug!(action, error = error.report(), "An action is refused");
         // Always the same text, so that there is one Event.
         let text = match part {
@@ -255,14 +271,21 @@ impl Listings {
 
     /// The actions that are refused for all parts or for this one, with the error. A newer read tries again what AWS refused for
     /// the part: the request may be another one.
-    pub(super) fn denied(&self, part: Option<(&Key, Freshness)>) -> BTreeMap<&'static str, String> {
+    pub(super) fn denied(&self, part: Option<(&PartKey, Freshness)>) -> BTreeMap<&'static str, String> {
         let mut state = self.state.lock();
         state.denied.retain(|_, (since, _)| since.elapsed() < DENIED_AGE);
-        let is_for = |of: &Key, since| part.is_some_and(|(key, fresh)| of == key && fresh.allows(since));
-        let denied = state.denied.iter();
-        let denied = denied.filter(|((of, _), (since, _))| of.as_ref().is_none_or(|of| is_for(of, *since)));
-        let texts = denied.map(|((_, action), (_, why))| (*action, why.clone()));
-        texts.collect()
+        let mut denied = BTreeMap::new();
+        for ((of, action), (since, why)) in &state.denied {
+            let applies = match (of, part) {
+                (None, _) => true,
+                (Some(of), Some((part, freshness))) => of == part && freshness.allows(*since),
+                (Some(_), None) => false,
+            };
+            if applies {
+                denied.insert(*action, why.clone());
+            }
+        }
+        denied
     }
 
     /// Reads tags by ID, if that is allowed. Cached tags may be old unless fresh ones are required.
@@ -270,21 +293,33 @@ impl Listings {
     /// # Errors
     /// `NotFound` if an object was deleted since it was listed, and nothing else failed. The tags of the others are cached.
     pub(super) async fn read_tags(&self, ids: Vec<String>, fresh: bool, priority: Priority) -> Result<()> {
-        let is_due = |id: &String| fresh || !self.state.lock().tags.contains_key(id);
-        let ids: Vec<_> = ids.into_iter().filter(is_due).collect();
-        let reads = ids.into_iter().map(async |id| {
+        let mut due = ids;
+        due.retain(|id| fresh || !self.state.lock().tags.contains_key(id));
+        let reads = due.into_iter().map(async |id| {
             let tags = self.tag_reads.submit((id.clone(), priority)).await?;
             self.state.lock().tags.insert(id, tags);
             Ok(())
         });
         let read = async {
-            let failed = join_all(reads).await.into_iter().filter_map(Result::err);
+            let errors = join_all(reads).await.into_iter().filter_map(Result::err);
             // The object was deleted since it was listed.
-            let is_gone = |error: &Error| error.kind() == ErrorKind::NotFound;
-            let (gone, failed): (Vec<_>, Vec<_>) = failed.partition(is_gone);
-            failed.into_iter().chain(gone).next().map_or(Ok(()), Err)
+            let (deleted, failed): (Vec<Error>, Vec<Error>) =
+                errors.partition(|error: &Error| error.kind() == ErrorKind::NotFound);
+            match failed.into_iter().chain(deleted).next() {
+                Some(error) => Err(error),
+                None => Ok(()),
+            }
         };
-        self.optional("DescribeTags", read).await
+        self.optional(DESCRIBE_TAGS, read).await
+    }
+
+    /// Whether AWS does not show the tags of a new load balancer yet: no program creates one without tags. Without them, this
+    /// program's own load balancers would be those of another one.
+    pub(super) fn lacks_new_tags(&self, balancer: &Object) -> bool {
+        let created = balancer.attributes.get(fields::CREATED).and_then(Value::as_i64);
+        let now = DateTime::from(SystemTime::now()).secs();
+        let is_new = created.is_some_and(|created| now.abs_diff(created) < NEW_AGE.as_secs());
+        is_new && self.state.lock().tags.get(&balancer.id).is_some_and(Vec::is_empty)
     }
 
     /// An object with its tags and, if there is one, its other owner.
@@ -299,36 +334,43 @@ impl Listings {
     }
 
     /// The directory of the listed objects.
-    pub(super) async fn directory(&self, read: ReadOptions) -> Result<Arc<Directory>> {
+    pub(super) async fn directory(&self, read: ReadOptions) -> Result<Arc<BalancerDirectory>> {
         let listings = self.get(read).await?;
         if let Some((of, directory)) = &self.state.lock().directory
             && Arc::ptr_eq(&of.0, &listings.0)
         {
             return Ok(Arc::clone(directory));
         }
-        let is_named_by_us = |object: &&Object| {
-            object.key.starts_with('a') && object.key.bytes().all(|byte| byte.is_ascii_alphanumeric())
-        };
         // If both kinds have the same name, the network load balancer counts.
-        let balancers = listings.all(Kind::Classic).chain(listings.all(Kind::Balancer));
-        let balancers: Vec<_> = balancers.filter(is_named_by_us).collect();
-        let is_unused = |group: &&Object| group.key.starts_with("k8s-") && listings.is_unused(group);
-        let unused: Vec<_> = listings.all(Kind::TargetGroup).filter(is_unused).collect();
-        let ids = balancers.iter().chain(&unused).map(|object| object.id.clone());
-        let tags = self.read_tags(ids.collect(), false, read.priority).await;
+        let mut balancers: Vec<_> =
+            listings.all(ObjectKind::Classic).chain(listings.all(ObjectKind::Balancer)).collect();
+        balancers.retain(|object| {
+            object.key.starts_with('a') && object.key.bytes().all(|byte| byte.is_ascii_alphanumeric())
+        });
+        let mut unused: Vec<_> = listings.all(ObjectKind::TargetGroup).collect();
+        unused.retain(|group| group.key.starts_with("k8s-") && listings.is_unused(group));
+        let ids = balancers.iter().chain(&unused).map(|object| object.id.clone()).collect();
+        let tags = self.read_tags(ids, false, read.priority).await;
         let knows_all = tags.is_ok();
         accept(tags, ErrorKind::NotFound, ())?;
-        let exists = |object: &&Object| knows_all || self.state.lock().tags.contains_key(&object.id);
-        let is_ours = |group: &Object| {
+        if !knows_all {
+            // The others were deleted since they were listed.
+            balancers.retain(|object| self.state.lock().tags.contains_key(&object.id));
+            unused.retain(|object| self.state.lock().tags.contains_key(&object.id));
+        }
+        let new = balancers.iter().filter(|balancer| self.lacks_new_tags(balancer));
+        let new: Vec<_> = new.map(|balancer| balancer.id.clone()).collect();
+        accept(self.read_tags(new, true, read.priority).await, ErrorKind::NotFound, ())?;
+        let mut unused_groups: Vec<_> = unused.into_iter().map(|group| self.tagged(group)).collect();
+        unused_groups.retain(|group| {
             let tags = tag_map(group);
             tags.contains_key(SERVICE_NAME) && self.nodes.site.cluster.owns(&tags)
-        };
-        let balancers = balancers.into_iter().filter(exists);
-        let balancers = balancers.map(|object| self.tagged(object));
-        let unused = unused.into_iter().filter(exists);
-        let unused = unused.map(|group| self.tagged(group)).filter(is_ours);
-        let directory = Directory::new(balancers, listings.all(Kind::Group), unused.collect());
-        let directory = Arc::new(directory);
+        });
+        let directory = Arc::new(BalancerDirectory::new(
+            balancers.into_iter().map(|object| self.tagged(object)),
+            listings.all(ObjectKind::Group),
+            unused_groups,
+        ));
         self.state.lock().directory = Some((listings, Arc::clone(&directory)));
         Ok(directory)
     }
@@ -339,17 +381,25 @@ impl Listings {
         instances: BTreeSet<String>,
         priority: Priority,
     ) -> Result<InstanceGroups> {
-        let peek = |id: &String, age| self.instances.peek(id, Freshness::AtMost(age));
-        // Tags may be added after the launch.
-        let tagged = |id: &String| peek(id, INSTANCE_AGE).filter(|(groups, _)| groups.is_some());
-        let known = |id: &String| tagged(id).or_else(|| peek(id, UNTAGGED_AGE));
-        let known = |id: &String| known(id).map(|(groups, _)| (id.clone(), (*groups).clone()));
-        let mut all: BTreeMap<_, _> = instances.iter().filter_map(known).collect();
-        let unknown: Vec<_> = instances.into_iter().filter(|id| !all.contains_key(id)).collect();
-        let (client, began) = (self.nodes.api.at(priority), Instant::now());
+        let mut all = InstanceGroups::new();
+        let mut unknown = Vec::new();
+        for id in instances {
+            match self.known_groups_of(&id) {
+                Some(groups) => {
+                    all.insert(id, groups);
+                }
+                None => unknown.push(id),
+            }
+        }
+        let client = self.nodes.api.at(priority);
+        let began = Instant::now();
         for found in client.instances_among(&unknown).await? {
             let is_of_cluster = self.nodes.site.cluster.has(&found.tags);
-            let groups = is_of_cluster.then_some(found.security_groups);
+            let groups = if is_of_cluster {
+                Some(found.security_groups)
+            } else {
+                None
+            };
             self.instances.insert(found.id.clone(), groups.clone(), began);
             // Not from the cache: after a slow read, the answer may already be too old for it.
             all.insert(found.id, groups);
@@ -357,34 +407,49 @@ impl Listings {
         Ok(all)
     }
 
+    /// The security groups of an instance, if they were read lately.
+    fn known_groups_of(&self, id: &String) -> Option<Option<Vec<String>>> {
+        let (groups, _) = self.instances.peek(id, Freshness::AtMost(INSTANCE_AGE))?;
+        if groups.is_some() {
+            return Some((*groups).clone());
+        }
+        // Tags may be added after the launch.
+        let (groups, _) = self.instances.peek(id, Freshness::AtMost(UNTAGGED_AGE))?;
+        Some((*groups).clone())
+    }
+
     /// Sets the rules of a listed security group.
-    pub(super) fn set_rules(&self, id: &str, rules: Arc<[Entry]>) {
-        let update = |group: &mut Object| drop(group.sets.insert(RULES, rules));
-        self.objects.update(id, update);
+    pub(super) fn set_rules(&self, id: &str, rules: Arc<[SetEntry]>) {
+        self.objects.update(id, |group: &mut Object| {
+            group.sets.insert(RULES, rules);
+        });
     }
 
     /// Applies a change to the listings. `before`, `after`: the objects of a part.
     pub(super) fn apply(&self, before: &Objects, after: &Objects) {
-        let now = |object: &Object| after.get(object.kind, &object.key);
-        for deleted in before.all.iter().filter(|object| now(object).is_none()) {
-            self.state.lock().tags.remove(&deleted.id);
-            self.objects.remove(&deleted.id);
+        for object in &before.all {
+            if after.get(object.kind, &object.key).is_none() {
+                self.state.lock().tags.remove(&object.id);
+                self.objects.remove(&object.id);
+            }
         }
-        let then = |object: &Object| before.get(object.kind, &object.key);
-        for object in after.all.iter().filter(|object| then(object) != Some(object)) {
-            if object.kind == Kind::NodeGroup {
+        for object in &after.all {
+            if before.get(object.kind, &object.key) == Some(object) {
+                continue;
+            }
+            if object.kind == ObjectKind::NodeGroup {
                 self.set_rules(&object.id, object.set(RULES).into());
                 continue;
             }
             // The listing has the tags of security groups.
-            let is_apart = object.kind != Kind::Group;
-            let tags = is_apart.then(|| (object.id.clone(), object.set(TAGS).to_vec()));
-            self.state.lock().tags.extend(tags);
+            if object.kind != ObjectKind::Group {
+                self.state.lock().tags.insert(object.id.clone(), object.set(TAGS).to_vec());
+            }
             let mut object = object.clone();
-            if object.attributes.contains_key("security_groups") {
-                let names = object.texts("security_groups").into_iter();
+            if object.attributes.contains_key(fields::SECURITY_GROUPS) {
+                let names = object.texts(fields::SECURITY_GROUPS).into_iter();
                 let ids: Vec<_> = names.map(|name| group_id(after, name)).collect();
-                object.attributes.insert("security_groups", ids.into());
+                object.attributes.insert(fields::SECURITY_GROUPS, ids.into());
             }
             self.objects.insert(object);
         }

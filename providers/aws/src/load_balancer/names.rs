@@ -1,10 +1,11 @@
-//! Names, equal to those of the Go cloud controller.
+//! Names, equal to those of upstream.
 
 use aws_lc_rs::digest::{self, Algorithm};
 use ccm_core::load_balancer::ServiceId;
 pub(crate) use ccm_core::load_balancer::default_name as balancer;
 
 use super::spec::PortSpec;
+use crate::site::Tags;
 
 /// The value of the tag with the Service.
 pub(crate) fn service_tag(service: &ServiceId) -> String {
@@ -21,7 +22,8 @@ pub(crate) fn is_hostname_of(hostname: &str, service: &ServiceId) -> bool {
 
 /// Whether a host name is that of a classic load balancer. Those of others have the region at another place.
 pub(crate) fn is_classic_hostname(hostname: &str) -> bool {
-    hostname.contains(".elb.amazonaws.com")
+    // `<name>.<region>.elb.<domain>`, unlike `<name>.elb.<region>.<domain>`, in every partition.
+    hostname.split('.').nth(2) == Some("elb")
 }
 
 /// The description of the security group of a network load balancer.
@@ -45,6 +47,12 @@ pub(crate) fn group(cluster: &str, service: &ServiceId) -> String {
 /// Whether a security group with this name and description was created for one load balancer.
 pub(crate) fn is_own_group(name: &str, description: &str) -> bool {
     name.starts_with(&classic_group("a")) || (name.starts_with("k8s-") && description == MANAGED)
+}
+
+/// Whether an object with these tags belongs to the AWS Load Balancer Controller. Names and descriptions of its security groups
+/// are similar to [`group`] and [`MANAGED`].
+pub(crate) fn is_of_load_balancer_controller(tags: &Tags) -> bool {
+    tags.keys().any(|key| key.starts_with("elbv2.k8s.aws/"))
 }
 
 /// The name of a target group, with a hash of all immutable attributes. `cluster`: the cluster's ID. `check`:
@@ -106,7 +114,20 @@ mod tests {
         }
     }
 
-    /// Reference vectors of the Go cloud controller.
+    #[test]
+    fn host_names_identify_the_kind_in_every_partition() {
+        for (hostname, is_classic) in [
+            ("a-12.us-east-1.elb.amazonaws.com", true),
+            ("internal-a-12.cn-north-1.elb.amazonaws.com.cn", true),
+            ("a-12.eusc-de-east-1.elb.amazonaws.eu", true),
+            ("a-0123456789abcdef.elb.us-east-1.amazonaws.com", false),
+            ("a-0123456789abcdef.elb.us-iso-east-1.c2s.ic.gov", false),
+        ] {
+            assert_eq!(is_classic_hostname(hostname), is_classic, "{hostname}");
+        }
+    }
+
+    /// Reference vectors of upstream.
     #[test]
     fn target_groups_are_named_as_upstream_names_them() {
         // Cluster, Service, ports, protocol and target type, and the health check.

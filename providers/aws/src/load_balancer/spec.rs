@@ -3,20 +3,25 @@
 use std::collections::BTreeSet;
 
 use ccm_core::{
+    NodeView,
     load_balancer::{
-        AnnotationReader, Claim, ClusterView, IgnoredValue, InvalidField, IpFamily, NodeSelector, Protocol,
-        ServiceId, ServicePort, ServiceView, SessionAffinity, SourceRanges,
+        AnnotationReader, Claim, ClusterView, IgnoredValue, InvalidField, IpFamily, NodeLeftOut,
+        NodeSelector, Protocol, ServiceId, ServicePort, ServiceView, SessionAffinity, SourceRanges,
     },
-    plan::objects::{Attribute, Attributes, Kind as _, Policy},
+    plan::objects::{Attributes, Kind as _, Policy},
 };
 use serde_json::Value;
 
 use super::{
-    annotations as a,
-    kinds::{BALANCER_ATTRIBUTE, Kind, TARGET_GROUP_ATTRIBUTE},
+    annotations as a, fields,
+    kinds::{BALANCER_ATTRIBUTE, ObjectKind, TARGET_GROUP_ATTRIBUTE},
     names,
 };
-use crate::{config::LoadBalancing, instances::provider_id::instance_of, site::Tags};
+use crate::{
+    config::LoadBalancing,
+    instances::provider_id::{self, ProviderId, instance_of},
+    site::Tags,
+};
 
 /// The kind of a load balancer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,9 +72,11 @@ impl Flavor {
 /// The host name of the Service's own load balancer, if the status has it: then this program stays responsible, whatever the
 /// Service requests.
 pub(crate) fn own_hostname(service: &ServiceView) -> Option<&str> {
-    let ingress = service.ingress.iter();
-    let mut hostnames = ingress.filter_map(|ingress| ingress.hostname.as_deref());
-    hostnames.find(|hostname| names::is_hostname_of(hostname, &service.id))
+    service
+        .ingress
+        .iter()
+        .filter_map(|ingress| ingress.hostname.as_deref())
+        .find(|hostname| names::is_hostname_of(hostname, &service.id))
 }
 
 /// The controller that is responsible for a Service.
@@ -84,6 +91,21 @@ pub(crate) fn claims(service: &ServiceView, settings: &LoadBalancing) -> Claim {
             Claim::Elsewhere
         }
         (None, _) => Claim::Ours,
+    }
+}
+
+/// Why a Service gets no new load balancer of this kind: a mode in the config is not supported. Existing ones are not refused.
+pub(crate) fn refused_as_new(flavor: Flavor, settings: &LoadBalancing) -> Vec<InvalidField> {
+    match flavor {
+        Flavor::Network => {
+            let modes = settings.unsupported_modes.iter();
+            modes
+                .map(|problem| {
+                    InvalidField::spec("type", format!("no network load balancer is created: {problem}"))
+                })
+                .collect()
+        }
+        Flavor::Classic | Flavor::Elsewhere => Vec::new(),
     }
 }
 
@@ -120,6 +142,12 @@ pub(crate) struct Spec {
     pub(crate) target_group: Attributes,
     /// The attributes of target groups that the annotation names, which upstream sets, too.
     pub(crate) named: Vec<&'static str>,
+    /// Attributes in `target_group` that no annotation names, and that only new target groups get.
+    pub(crate) defaulted: BTreeSet<&'static str>,
+    /// The defaults of AWS that depend on the Service, and those that are not in the schema of a kind.
+    pub(crate) defaults: Attributes,
+    /// Whether existing target groups keep the protocol, port and path of their health checks.
+    pub(crate) keeps_check: bool,
     /// Values that are ignored.
     pub(crate) ignored: Vec<IgnoredValue>,
     /// Why the Service is refused.
@@ -163,6 +191,18 @@ pub(crate) fn transports(protocol: &str) -> &'static [&'static str] {
     }
 }
 
+/// The selector of the nodes that become targets.
+pub(crate) fn selector(service: &ServiceView) -> NodeSelector {
+    // As upstream, a second `=` ends the value, and an item without a key is ignored.
+    let labels = service.annotation(a::NODE_LABELS).unwrap_or_default();
+    let items: Vec<_> = labels
+        .split(',')
+        .map(|item| item.trim().splitn(3, '=').take(2).collect::<Vec<_>>().join("="))
+        .filter(|item| !item.starts_with('='))
+        .collect();
+    NodeSelector::parse(&items.join(","))
+}
+
 /// The instances of a Service's eligible nodes, without untagged ones; `None`: no node is eligible, or all instances are
 /// untagged, and targets stay unchanged.
 pub(crate) fn instances(
@@ -170,17 +210,59 @@ pub(crate) fn instances(
     cluster: &ClusterView,
     untagged: &BTreeSet<String>,
 ) -> Option<BTreeSet<String>> {
-    // As upstream, a second `=` ends the value, and an item without a key is ignored.
-    let items = service.annotation(a::NODE_LABELS).unwrap_or_default().split(',');
-    let items = items.map(|item| item.trim().splitn(3, '=').take(2).collect::<Vec<_>>().join("="));
-    let items: Vec<_> = items.filter(|item| !item.starts_with('=')).collect();
-    let selector = NodeSelector::parse(&items.join(","));
-    let nodes = cluster.nodes.eligible().map(|node| &node.view);
-    let nodes = nodes.filter(|node| selector.matches(&node.labels));
-    let (tagged, others): (BTreeSet<_>, BTreeSet<_>) =
-        nodes.filter_map(|node| instance_of(node)).partition(|id| !untagged.contains(id));
+    let (tagged, others): (BTreeSet<_>, BTreeSet<_>) = selected_nodes(service, cluster)
+        .filter_map(instance_of)
+        .partition(|id| !untagged.contains(id));
     let is_plausible = !tagged.is_empty() || others.is_empty();
-    (is_plausible && !cluster.nodes.keeps_members()).then_some(tagged)
+    if is_plausible && !cluster.nodes.keeps_members() {
+        Some(tagged)
+    } else {
+        None
+    }
+}
+
+/// A Service's eligible nodes with the labels that its annotation names.
+fn selected_nodes<'a>(service: &ServiceView, cluster: &'a ClusterView) -> impl Iterator<Item = &'a NodeView> {
+    let selector = selector(service);
+    let nodes = cluster.nodes.eligible().map(|node| &*node.view);
+    nodes.filter(move |node| selector.matches(&node.labels))
+}
+
+/// A Service's nodes that cannot be targets because of their provider IDs, each with the reason. A node without one is not
+/// initialized yet. Fargate nodes are never targets, and there is one for each Pod.
+pub(crate) fn unusable_nodes(service: &ServiceView, cluster: &ClusterView) -> Vec<NodeLeftOut> {
+    let nodes = selected_nodes(service, cluster).filter_map(|node| {
+        let id = node.provider_id.as_deref().filter(|id| !id.is_empty())?;
+        let why = match provider_id::parse(id) {
+            Ok(ProviderId::Foreign) => format!("(its provider ID {id:?} is not of AWS)"),
+            Err(error) => format!("({})", error.message()),
+            Ok(ProviderId::Instance(_) | ProviderId::Fargate(_)) => return None,
+        };
+        Some(NodeLeftOut::new(&*node.name, why))
+    });
+    nodes.collect()
+}
+
+/// The nodes of these instances, each with the instance.
+pub(crate) fn nodes_of(instances: &BTreeSet<String>, cluster: &ClusterView) -> Vec<NodeLeftOut> {
+    let nodes = cluster.nodes.all().iter().filter_map(|node| {
+        let id = instance_of(&node.view).filter(|id| instances.contains(id))?;
+        Some(NodeLeftOut::new(&*node.view.name, format!("({id})")))
+    });
+    nodes.collect()
+}
+
+/// The security groups that a Service names for a classic load balancer instead of an own one, and those beside them.
+pub(crate) fn classic_security_groups(service: &ServiceView, settings: &LoadBalancing) -> Vec<String> {
+    let reader = AnnotationReader::new(&service.annotations);
+    let mut groups = reader.texts(a::SECURITY_GROUPS);
+    if groups.is_empty() {
+        groups.extend(settings.elb_security_group.clone());
+    }
+    if !groups.is_empty() {
+        groups.extend(reader.texts(a::EXTRA_SECURITY_GROUPS));
+    }
+    groups
 }
 
 /// Whether a Service accepts an IPv4 load balancer where a dual-stack one is not possible.
@@ -199,8 +281,10 @@ impl Spec {
             Flavor::Classic => spec.read_classic(source, &mut reader),
             Flavor::Network | Flavor::Elsewhere => spec.read_network(source, &mut reader),
         }
-        let is_known = |kind: &str| ["", "nlb", "external", "nlb-ip"].contains(&kind).then_some(());
-        reader.parsed(a::TYPE, (), "DefaultLoadBalancerType", is_known);
+        reader.parsed(a::TYPE, (), "DefaultLoadBalancerType", |kind| match kind {
+            "" | "nlb" | "external" | "nlb-ip" => Some(()),
+            _ => None,
+        });
         (spec.ignored, spec.invalid) = reader.finish();
         spec
     }
@@ -220,13 +304,24 @@ impl Spec {
             reader.refuse_spec("loadBalancerIP", problem);
         }
         let scheme = reader.strict_choice(a::SCHEME, &["internal", "internet-facing"]);
-        let is_internal = || !matches!(service.annotation(a::INTERNAL), None | Some("" | "false"));
+        let internal = service.annotation(a::INTERNAL);
+        let is_internal = !matches!(internal, None | Some("" | "false"));
+        // The narrower setting counts.
+        if scheme == Some("internet-facing") && is_internal {
+            let problem =
+                format!("internet-facing contradicts {}; the load balancer is internal", a::INTERNAL);
+            reader.warn(a::SCHEME, problem);
+        }
+        if scheme == Some("internal") && internal == Some("false") {
+            let problem = format!("false contradicts {}; the load balancer is internal", a::SCHEME);
+            reader.warn(a::INTERNAL, problem);
+        }
         let subnets = reader.texts(a::SUBNETS);
         if subnets.is_empty() && reader.get(a::SUBNETS).is_some() {
             reader.refuse(a::SUBNETS, "contains no subnet");
         }
-        let has = |family| service.ip_families.contains(&family);
-        if has(IpFamily::V6) && !has(IpFamily::V4) {
+        let has_v6 = service.ip_families.contains(&IpFamily::V6);
+        if has_v6 && !service.ip_families.contains(&IpFamily::V4) {
             let problem = "IPv6 alone is not supported, since load balancers reach nodes by IPv4; add IPv4";
             reader.refuse_spec("ipFamilies", problem);
         }
@@ -239,10 +334,13 @@ impl Spec {
                     "dualstack" => Some(true),
                     _ => None,
                 }),
-                None => has(IpFamily::V6) && !has_udp,
+                None => has_v6 && !has_udp,
             };
         let (ranges, invalid) = SourceRanges::of(service);
         reader.refuse_fields(invalid);
+        if let Some(ignored) = SourceRanges::narrower_annotation(service) {
+            reader.warn(ignored.key, ignored.problem);
+        }
         let tags = reader.map(a::TAGS).into_iter().flatten();
         // Upstream does not trim them, and a listener must not change its protocol when this program takes over.
         let mut ssl_ports = reader.get(a::SSL_PORTS).unwrap_or_default().split(',');
@@ -252,10 +350,13 @@ impl Spec {
         }
         let certificates = reader.texts(a::CERTIFICATES);
         Self {
-            internal: scheme.map_or_else(is_internal, |scheme| scheme == "internal"),
+            internal: is_internal || scheme == Some("internal"),
             subnets,
             security_groups: reader.texts(a::SECURITY_GROUPS),
-            tags: tags.map(|(key, value)| (key.into(), value.into())).collect(),
+            // As upstream, a second `=` ends the value.
+            tags: tags
+                .map(|(key, value)| (key.into(), value.split('=').next().unwrap_or_default().into()))
+                .collect(),
             ranges: match (ranges.given, dual_stack) {
                 (true, _) => ranges.texts(),
                 (false, true) => ["0.0.0.0/0", "::/0"].map(str::to_owned).to_vec(),
@@ -263,7 +364,7 @@ impl Spec {
                 (false, false) => SourceRanges::all(None).texts(),
             },
             dual_stack,
-            listener: Attributes::from([("certificate", certificates.first().cloned().into())]),
+            listener: Attributes::from([(fields::CERTIFICATE, certificates.first().cloned().into())]),
             certificates,
             ..Self::default()
         }
@@ -272,8 +373,10 @@ impl Spec {
     fn read_network(&mut self, source: SpecSource<'_>, reader: &mut AnnotationReader<'_>) {
         let unsupported = "a network load balancer does not support it";
         reader.strict(a::EXTRA_SECURITY_GROUPS, |_| Err::<(), _>(unsupported));
-        let is_instance = |text: &str| (text == "instance").then_some(());
-        reader.parsed(a::TARGET_TYPE, (), "instance", is_instance);
+        reader.parsed(a::TARGET_TYPE, (), "instance", |text| match text {
+            "instance" => Some(()),
+            _ => None,
+        });
         if !source.settings.managed_security_groups && !self.security_groups.is_empty() {
             let problem = "it has no effect without NLBSecurityGroupMode=Managed in cloud.conf";
             reader.warn(a::SECURITY_GROUPS, problem.to_owned());
@@ -281,20 +384,23 @@ impl Spec {
         self.ports = self.network_ports(source.service, reader);
         let is_udp = self.ports.iter().any(|port| port.protocol.contains("UDP"));
         if self.dual_stack && is_udp {
-            let problem = "a dual-stack load balancer does not support UDP ports";
+            let problem = "dual-stack load balancers with UDP ports are not supported";
             reader.refuse_spec("ipFamilies", problem);
         }
         let alpn_policy = reader.parsed(a::ALPN_POLICY, None, "None", |text| {
-            let mut known = ALPN_POLICIES.split_whitespace();
-            known.find(|policy| *policy == text).map(Some)
+            let known = ALPN_POLICIES.iter().copied().find(|policy| *policy == text);
+            known.map(Some)
         });
-        self.listener.insert("alpn_policy", alpn_policy.into());
-        let ssl_policy = reader.given(a::SSL_POLICY);
-        let ssl_policy = ssl_policy.map(|policy| ("ssl_policy", policy.into()));
-        self.listener.extend(ssl_policy);
+        if let Some(policy) = alpn_policy {
+            self.listener.insert(fields::ALPN_POLICY, policy.into());
+        }
+        if let Some(policy) = reader.given(a::SSL_POLICY) {
+            self.listener.insert(fields::SSL_POLICY, policy.into());
+        }
+        self.defaults.insert(fields::SSL_POLICY, DEFAULT_SSL_POLICY.into());
         self.balancer = balancer_attributes(reader);
         if self.dual_stack {
-            self.balancer.insert("ip_address_type", "dualstack".into());
+            self.balancer.insert(fields::IP_ADDRESS_TYPE, "dualstack".into());
         }
         for (attribute, key) in ADDRESSES {
             let values = reader.texts(key);
@@ -302,19 +408,56 @@ impl Spec {
                 self.balancer.insert(attribute, values.into());
             }
         }
-        let proxy = reader.unless_empty(a::PROXY_PROTOCOL);
-        self.proxy_protocol = proxy.is_some_and(|reader| {
-            let is_on = |text: &str| (text == "*").then_some(true);
-            reader.parsed(a::PROXY_PROTOCOL, false, "off", is_on)
-        });
-        let mut group = health_check(source, reader);
-        group.insert("preserve_client_ip.enabled", Value::Null);
-        let version_2 = self.proxy_protocol.to_string();
-        group.insert("proxy_protocol_v2.enabled", version_2.into());
+        if reader.given(a::PROXY_PROTOCOL).is_some() {
+            let problem = format!("it has no effect on a network load balancer; {PROXY_PROTOCOL_FIX}");
+            reader.warn(a::PROXY_PROTOCOL, problem);
+        }
+        self.target_group = health_check(source, reader);
+        self.keeps_check = source.settings.keeps_health_checks && !source.service.is_local();
+        self.default_check(source.service.is_local(), reader);
         let annotated = target_group_attributes(is_udp, reader);
         self.named = annotated.keys().copied().collect();
-        group.extend(annotated);
-        self.target_group = group;
+        self.target_group.extend(annotated);
+    }
+
+    /// Sets the values of the health check that apply where no annotation names them.
+    fn default_check(&mut self, is_local: bool, reader: &AnnotationReader<'_>) {
+        let check = &self.target_group;
+        if reader.get(a::CHECK_UNHEALTHY).is_none() {
+            self.defaulted.insert(fields::UNHEALTHY_THRESHOLD);
+        }
+        let is_http = check.get(fields::HEALTH_CHECK_PROTOCOL).is_some_and(|protocol| protocol == "HTTP");
+        let interval = check.get(fields::HEALTH_CHECK_INTERVAL).and_then(Value::as_i64);
+        let usual = if is_http { 6 } else { 10 };
+        let timeout = interval.map_or(usual, |interval| interval.min(usual));
+        let unhealthy = if is_local { 2 } else { 3 };
+        // AWS refuses a timeout above the interval, also its own default.
+        if timeout < usual && !self.target_group.contains_key(fields::HEALTH_CHECK_TIMEOUT) {
+            self.target_group.insert(fields::HEALTH_CHECK_TIMEOUT, timeout.into());
+            self.defaulted.insert(fields::HEALTH_CHECK_TIMEOUT);
+        }
+        self.defaults.extend([
+            (fields::HEALTH_CHECK_TIMEOUT, timeout.into()),
+            (fields::HEALTH_CHECK_CODES, "200-399".into()),
+            (fields::UNHEALTHY_THRESHOLD, unhealthy.into()),
+        ]);
+    }
+
+    /// The attributes that annotations name. See [`ObjectKind::named_attributes`].
+    pub(crate) fn named_attributes(&self) -> BTreeSet<&'static str> {
+        let mut named = BTreeSet::new();
+        for (kind, attributes) in [
+            (ObjectKind::TargetGroup, &self.target_group),
+            (ObjectKind::Balancer, &self.balancer),
+            (ObjectKind::Listener, &self.listener),
+        ] {
+            for name in kind.named_attributes() {
+                if attributes.contains_key(name) && !self.defaulted.contains(name) {
+                    named.insert(*name);
+                }
+            }
+        }
+        named
     }
 
     fn network_ports(&self, service: &ServiceView, reader: &mut AnnotationReader<'_>) -> Vec<PortSpec> {
@@ -360,51 +503,71 @@ impl Spec {
     /// Whether TLS is requested for a port.
     pub(super) fn has_certificate(&self, reader: &AnnotationReader<'_>, port: u16, name: &str) -> bool {
         let ports = reader.get(a::SSL_PORTS).unwrap_or_default();
-        let is_named = |item: &str| item.parse() == Ok(port) || (!name.is_empty() && item == name);
-        !self.certificates.is_empty() && (["", "*"].contains(&ports) || ports.split(',').any(is_named))
+        if self.certificates.is_empty() {
+            return false;
+        }
+        ["", "*"].contains(&ports)
+            || ports
+                .split(',')
+                .any(|item| item.parse() == Ok(port) || (!name.is_empty() && item == name))
     }
 
     /// Why the addresses do not fit this number of subnets.
     pub(crate) fn wrong_addresses(&self, subnets: usize) -> Option<String> {
         ADDRESSES.iter().find_map(|(attribute, key)| {
             let count = self.balancer.get(attribute)?.as_array()?.len();
-            let text = format!("annotation {key}: {count} values for {subnets} subnets; each needs one");
-            (count != subnets).then_some(text)
+            if count == subnets {
+                return None;
+            }
+            Some(format!("annotation {key}: {count} values for {subnets} subnets; each needs one"))
         })
     }
 
     /// The names of the ports' target groups.
     pub(crate) fn target_group_names(&self, cluster: &str, service: &ServiceId) -> Vec<String> {
-        let check = |name: &str| self.target_group.get(name);
-        let protocol = check("health_check_protocol").and_then(Value::as_str);
-        let interval = check("health_check_interval").and_then(Value::as_i64);
+        let protocol = self.target_group.get(fields::HEALTH_CHECK_PROTOCOL).and_then(Value::as_str);
+        let interval = self.target_group.get(fields::HEALTH_CHECK_INTERVAL).and_then(Value::as_i64);
         let check = (protocol.unwrap_or_default(), interval.unwrap_or_default());
-        let name = |port: &PortSpec| names::target_group(cluster, service, port, "instance", check);
-        self.ports.iter().map(name).collect()
+        let ports = self.ports.iter();
+        ports.map(|port| names::target_group(cluster, service, port, "instance", check)).collect()
     }
 }
 
 /// The attributes with the addresses in the subnets, and their annotations.
 pub(crate) const ADDRESSES: [(&str, &str); 2] = [
-    ("eip_allocations", a::EIP_ALLOCATIONS),
-    ("private_addresses", a::PRIVATE_ADDRESSES),
+    (fields::EIP_ALLOCATIONS, a::EIP_ALLOCATIONS),
+    (fields::PRIVATE_ADDRESSES, a::PRIVATE_ADDRESSES),
 ];
 
+/// How to enable the PROXY protocol of a network load balancer.
+pub(super) const PROXY_PROTOCOL_FIX: &str = "to enable the PROXY protocol, set service.beta.kubernetes.io/\
+     aws-load-balancer-target-group-attributes: proxy_protocol_v2.enabled=true";
+
+/// The policy of a TLS listener that is created without one.
+pub(crate) const DEFAULT_SSL_POLICY: &str = "ELBSecurityPolicy-2016-08";
+
 /// The values of the annotation with the ALPN policy.
-const ALPN_POLICIES: &str = "None HTTP1Only HTTP2Only HTTP2Optional HTTP2Preferred";
+const ALPN_POLICIES: [&str; 5] = [
+    "None",
+    "HTTP1Only",
+    "HTTP2Only",
+    "HTTP2Optional",
+    "HTTP2Preferred",
+];
 
 /// The attribute of a kind that an annotation names.
-fn attribute(kind: Kind, policy: Policy, name: &str) -> Option<&'static str> {
-    let is_named = |known: &&Attribute| known.policy == policy && known.name == name;
-    Some(kind.schema().attributes.iter().find(is_named)?.name)
+fn attribute(kind: ObjectKind, policy: Policy, name: &str) -> Option<&'static str> {
+    let mut attributes = kind.schema().attributes.iter();
+    let known = attributes.find(|known| known.policy == policy && known.name == name)?;
+    Some(known.name)
 }
 
 fn target_group_attributes(is_udp: bool, reader: &mut AnnotationReader<'_>) -> Attributes {
     let mut attributes = Attributes::new();
     for (key, value) in reader.map(a::TARGET_GROUP_ATTRIBUTES).into_iter().flatten() {
-        let problem = match (attribute(Kind::TargetGroup, TARGET_GROUP_ATTRIBUTE, key), value) {
+        let problem = match (attribute(ObjectKind::TargetGroup, TARGET_GROUP_ATTRIBUTE, key), value) {
             (None, _) => format!("{key:?} is not supported"),
-            (Some("preserve_client_ip.enabled"), "false") if is_udp => {
+            (Some(fields::PRESERVE_CLIENT_IP), "false") if is_udp => {
                 format!("{key}: cannot be false with a UDP port")
             }
             (Some(known), "true" | "false") => {
@@ -419,20 +582,23 @@ fn target_group_attributes(is_udp: bool, reader: &mut AnnotationReader<'_>) -> A
 }
 
 fn balancer_attributes(reader: &mut AnnotationReader<'_>) -> Attributes {
-    let mut flag = |key| reader.unless_empty(key)?.strict_flag(key);
-    let [cross_zone, logs] = [a::CROSS_ZONE, a::ACCESS_LOG].map(|key| flag(key) == Some(true));
+    let cross_zone = is_enabled(a::CROSS_ZONE, reader);
+    let logs = is_enabled(a::ACCESS_LOG, reader);
     let mut attributes = Attributes::from([
-        ("load_balancing.cross_zone.enabled", cross_zone.to_string().into()),
-        ("access_logs.s3.enabled", logs.to_string().into()),
+        (fields::CROSS_ZONE_ENABLED, cross_zone.to_string().into()),
+        (fields::ACCESS_LOGS_ENABLED, logs.to_string().into()),
     ]);
     if logs {
+        require_bucket(reader);
         let text = |key| reader.text(key, "").into();
-        attributes.insert("access_logs.s3.bucket", text(a::ACCESS_LOG_BUCKET));
-        attributes.insert("access_logs.s3.prefix", text(a::ACCESS_LOG_PREFIX));
+        attributes.insert(fields::ACCESS_LOGS_BUCKET, text(a::ACCESS_LOG_BUCKET));
+        attributes.insert(fields::ACCESS_LOGS_PREFIX, text(a::ACCESS_LOG_PREFIX));
     }
     for (key, value) in reader.map(a::ATTRIBUTES).into_iter().flatten() {
-        match attribute(Kind::Balancer, BALANCER_ATTRIBUTE, key) {
-            Some(known) if !value.is_empty() => drop(attributes.insert(known, value.into())),
+        match attribute(ObjectKind::Balancer, BALANCER_ATTRIBUTE, key) {
+            Some(known) if !value.is_empty() => {
+                attributes.insert(known, value.into());
+            }
             Some(_) => reader.warn(a::ATTRIBUTES, format!("{key} has no value")),
             None => {
                 let problem = format!("a network load balancer has no attribute {key:?}");
@@ -443,67 +609,106 @@ fn balancer_attributes(reader: &mut AnnotationReader<'_>) -> Attributes {
     attributes
 }
 
+/// Whether an annotation is true. Empty means false, as for upstream.
+pub(super) fn is_enabled(key: &'static str, reader: &mut AnnotationReader<'_>) -> bool {
+    let flag = reader.unless_empty(key).and_then(|reader| reader.strict_flag(key));
+    flag == Some(true)
+}
+
+/// Refuses access logs without a bucket, as AWS does.
+pub(super) fn require_bucket(reader: &mut AnnotationReader<'_>) {
+    if reader.given(a::ACCESS_LOG_BUCKET).is_none() {
+        reader.refuse(a::ACCESS_LOG_BUCKET, "is needed for access logs");
+    }
+}
+
 /// The protocol of the health check, in upper or lower case.
 pub(super) fn check_protocol(
     reader: &mut AnnotationReader<'_>,
     known: &[&'static str],
 ) -> Option<&'static str> {
     reader.strict(a::CHECK_PROTOCOL, |text| {
-        let mut names = known.iter().copied();
-        let found = names.find(|known| known.eq_ignore_ascii_case(text));
+        let found = known.iter().copied().find(|known| known.eq_ignore_ascii_case(text));
         found.ok_or_else(|| format!("{text:?} is not one of {}", known.join(", ").to_lowercase()))
     })
 }
 
+/// The numbers of a health check that no annotation names.
+#[derive(Clone, Copy)]
+pub(super) struct CheckDefaults {
+    /// Successful checks in a row after which a target is healthy.
+    pub(super) healthy: i64,
+    /// Failed checks in a row after which a target is unhealthy.
+    pub(super) unhealthy: i64,
+    /// Seconds between two checks.
+    pub(super) interval: i64,
+}
+
 /// The thresholds and the interval of the health check, with their defaults.
-pub(super) fn check_numbers(
-    reader: &mut AnnotationReader<'_>,
-    [healthy, unhealthy, interval]: [i64; 3],
-) -> Attributes {
-    let numbers = [
-        ("healthy_threshold", a::CHECK_HEALTHY, 2..=10, healthy),
-        ("unhealthy_threshold", a::CHECK_UNHEALTHY, 2..=10, unhealthy),
-        ("health_check_interval", a::CHECK_INTERVAL, 5..=300, interval),
-    ];
-    let numbers = numbers.into_iter().map(|(name, key, allowed, default)| {
-        let number = reader.strict_number(key, allowed).unwrap_or(default);
-        (name, number.into())
-    });
-    numbers.collect()
+pub(super) fn check_numbers(reader: &mut AnnotationReader<'_>, defaults: CheckDefaults) -> Attributes {
+    let healthy = reader.strict_number(a::CHECK_HEALTHY, 2..=10).unwrap_or(defaults.healthy);
+    let unhealthy = reader.strict_number(a::CHECK_UNHEALTHY, 2..=10).unwrap_or(defaults.unhealthy);
+    let interval = reader.strict_number(a::CHECK_INTERVAL, 5..=300).unwrap_or(defaults.interval);
+    Attributes::from([
+        (fields::HEALTHY_THRESHOLD, healthy.into()),
+        (fields::UNHEALTHY_THRESHOLD, unhealthy.into()),
+        (fields::HEALTH_CHECK_INTERVAL, interval.into()),
+    ])
 }
 
 fn health_check(source: SpecSource<'_>, reader: &mut AnnotationReader<'_>) -> Attributes {
     let local = source.service.is_local();
-    let (protocol, path) = if local { ("HTTP", "/healthz") } else { ("TCP", "/") };
-    let mut protocol = check_protocol(reader, &["TCP", "HTTP", "HTTPS"]).unwrap_or(protocol);
-    let port = reader.strict(a::CHECK_PORT, |text| match text.parse::<u16>() {
+    let (default_protocol, default_path) = if local { ("HTTP", "/healthz") } else { ("TCP", "/") };
+    let mut protocol = check_protocol(reader, &["TCP", "HTTP", "HTTPS"]).unwrap_or(default_protocol);
+    let given_port = reader.strict(a::CHECK_PORT, |text| match text.parse::<u16>() {
         Ok(1..) => Ok(text.to_owned()),
         _ if text == "traffic-port" => Ok(text.to_owned()),
         _ => Err(format!("{text:?} is neither a port nor traffic-port")),
     });
-    let own = source.service.health_check_port().map(|port| port.to_string());
-    let mut port = port.or(own).unwrap_or_else(|| "traffic-port".to_owned());
-    let mut path = reader.given(a::CHECK_PATH).unwrap_or_else(|| path.to_owned());
-    if let Some(shared) = source.settings.shared_probe.as_ref().filter(|_| !local) {
-        (protocol, port, path) = ("HTTP", shared.port.to_string(), shared.path.clone());
+    let own_port = source.service.health_check_port().map(|port| port.to_string());
+    let mut port = given_port.or(own_port).unwrap_or_else(|| "traffic-port".to_owned());
+    let mut path = reader.given(a::CHECK_PATH).unwrap_or_else(|| default_path.to_owned());
+    if let Some(shared) = &source.settings.shared_probe
+        && !local
+    {
+        protocol = "HTTP";
+        port = shared.port.to_string();
+        path.clone_from(&shared.path);
     }
-    let mut check = check_numbers(reader, if local { [2, 2, 10] } else { [3, 3, 30] });
+    let defaults = if local {
+        CheckDefaults {
+            healthy: 2,
+            unhealthy: 2,
+            interval: 10,
+        }
+    } else {
+        CheckDefaults {
+            healthy: 3,
+            unhealthy: 3,
+            interval: 30,
+        }
+    };
+    let mut check = check_numbers(reader, defaults);
     // Upstream does not send the timeout, so a Service may have one that AWS would refuse.
-    let interval = check.get("health_check_interval").and_then(Value::as_i64);
+    let interval = check.get(fields::HEALTH_CHECK_INTERVAL).and_then(Value::as_i64);
     let longest = interval.unwrap_or_default().min(120);
     match reader.strict_number(a::CHECK_TIMEOUT, i64::MIN..=i64::MAX) {
         Some(timeout) if !(2..=longest).contains(&timeout) => {
             let problem = format!("{timeout} is not between 2 and {longest} (the interval, at most 120)");
             reader.warn(a::CHECK_TIMEOUT, problem + "; the default is used");
         }
-        timeout => check.extend(timeout.map(|timeout| ("health_check_timeout", timeout.into()))),
+        Some(timeout) => {
+            check.insert(fields::HEALTH_CHECK_TIMEOUT, timeout.into());
+        }
+        None => {}
     }
-    check.insert("health_check_protocol", protocol.into());
-    check.insert("health_check_port", port.into());
+    check.insert(fields::HEALTH_CHECK_PROTOCOL, protocol.into());
+    check.insert(fields::HEALTH_CHECK_PORT, port.into());
     if protocol != "TCP" {
-        check.insert("health_check_path", path.into());
-        let codes = reader.given(a::CHECK_CODES);
-        check.extend(codes.map(|codes| ("health_check_codes", codes.into())));
+        check.insert(fields::HEALTH_CHECK_PATH, path.into());
+        if let Some(codes) = reader.given(a::CHECK_CODES) {
+            check.insert(fields::HEALTH_CHECK_CODES, codes.into());
+        }
     }
     check
 }

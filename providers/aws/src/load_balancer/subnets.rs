@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use regex::Regex;
+
 use super::listings::Network;
 use crate::{
     client::ec2::{RouteTable, Subnet},
@@ -9,44 +11,78 @@ use crate::{
 };
 
 /// The subnets of a load balancer, or why there are none.
-pub(crate) type Chosen = Result<Vec<Subnet>, String>;
+pub(crate) type ChosenSubnets = Result<Vec<Subnet>, String>;
 
-/// The subnets that an annotation names: first those by ID, then those by the tag `Name`.
+/// The subnets that an annotation names: first those by ID, then those by the tag `Name`, in which `*` and `?` are wildcards.
 ///
 /// # Errors
-/// A name without a subnet, or with several.
-pub(crate) fn named(names: &[String], subnets: &[Subnet]) -> Chosen {
-    let is_id = |name: &&String| name.starts_with("subnet-");
-    let (ids, others): (Vec<_>, Vec<_>) = names.iter().partition(is_id);
-    let mut chosen = Vec::new();
+/// A name without a subnet, or not as many subnets as names.
+pub(crate) fn named(names: &[String], subnets: &[Subnet]) -> ChosenSubnets {
+    let (ids, others): (Vec<_>, Vec<_>) = names.iter().partition(|name| name.starts_with("subnet-"));
+    let mut chosen: Vec<&Subnet> = Vec::new();
+    let mut ambiguous = None;
     for name in ids.into_iter().chain(others) {
-        let is = |subnet: &&Subnet| subnet.id == *name || subnet.tags.get("Name") == Some(name);
-        let found: Vec<_> = subnets.iter().filter(is).collect();
-        match found.as_slice() {
-            [subnet] => chosen.push(Subnet::clone(subnet)),
-            [] => return Err(format!("subnet {name:?} is not in the VPC")),
-            _ => return Err(format!("{} subnets have the tag Name={name}", found.len())),
+        let found: Vec<_> = subnets.iter().filter(|subnet| is_named(subnet, name)).collect();
+        if found.is_empty() {
+            return Err(format!("subnet {name:?} is not in the VPC"));
+        }
+        if found.len() > 1 {
+            ambiguous.get_or_insert_with(|| format!("{} subnets have the tag Name={name}", found.len()));
+        }
+        for subnet in found {
+            if chosen.iter().all(|known| known.id != subnet.id) {
+                chosen.push(subnet);
+            }
         }
     }
-    Ok(chosen)
+    // Upstream counts the subnets of all names together: `web-*` twice names two subnets.
+    if chosen.len() != names.len() {
+        let several = format!("{} names for {} subnets", names.len(), chosen.len());
+        return Err(ambiguous.unwrap_or(several));
+    }
+    Ok(chosen.into_iter().cloned().collect())
+}
+
+/// Whether a subnet has this ID or, by its tag, this name. Upstream finds names by a filter of EC2.
+fn is_named(subnet: &Subnet, name: &str) -> bool {
+    subnet.id == name || subnet.tags.get("Name").is_some_and(|tag| matches_filter(name, tag))
+}
+
+/// Whether a value of a filter of EC2 matches this text: `*` stands for any characters, `?` for one, and a backslash takes the
+/// meaning of the next character away.
+fn matches_filter(filter: &str, text: &str) -> bool {
+    let mut pattern = String::from("(?s)^");
+    let mut characters = filter.chars();
+    while let Some(character) = characters.next() {
+        match character {
+            '*' => pattern += ".*",
+            '?' => pattern.push('.'),
+            '\\' => pattern += &regex::escape(&characters.next().unwrap_or('\\').to_string()),
+            other => pattern += &regex::escape(&other.to_string()),
+        }
+    }
+    pattern.push('$');
+    Regex::new(&pattern).is_ok_and(|pattern| pattern.is_match(text))
 }
 
 /// One subnet in each zone, by tags and routes; that of the config if none of the VPC qualifies for this cluster.
 ///
 /// # Errors
 /// No subnet qualifies, or a subnet has no route table.
-pub(crate) fn discovered(network: &Network, internal: bool, site: &Site) -> Chosen {
+pub(crate) fn discovered(network: &Network, internal: bool, site: &Site) -> ChosenSubnets {
     let Site { region, cluster, .. } = site;
     let subnets = network.subnets.iter();
-    let is_usable = |subnet: &&Subnet| cluster.has(&subnet.tags) || !has_any_cluster(&subnet.tags);
-    let mut candidates: Vec<_> = subnets.clone().filter(is_usable).collect();
+    let mut candidates: Vec<_> = subnets
+        .clone()
+        .filter(|subnet| cluster.has(&subnet.tags) || !has_any_cluster(&subnet.tags))
+        .collect();
     if candidates.is_empty() {
-        let is_own = |subnet: &&Subnet| Some(&subnet.id) == site.subnet.as_ref();
-        candidates.extend(subnets.filter(is_own));
+        candidates.extend(subnets.filter(|subnet| Some(&subnet.id) == site.subnet.as_ref()));
     }
-    let (role, kind) = match internal {
-        true => ("kubernetes.io/role/internal-elb", ""),
-        false => ("kubernetes.io/role/elb", " with a route to an internet gateway"),
+    let (role, kind) = if internal {
+        ("kubernetes.io/role/internal-elb", "")
+    } else {
+        ("kubernetes.io/role/elb", " with a route to an internet gateway")
     };
     candidates.sort_by_key(|subnet| {
         let is_ours = cluster.key().is_some() && cluster.has(&subnet.tags);
@@ -71,11 +107,11 @@ pub(crate) fn discovered(network: &Network, internal: bool, site: &Site) -> Chos
 }
 
 fn is_public(subnet: &Subnet, tables: &[RouteTable]) -> Result<bool, String> {
-    let mut tables = tables.iter();
-    let own = tables.clone().find(|table| table.subnets.contains(&subnet.id));
-    let table = own.or_else(|| tables.find(|table| table.is_main));
-    let table = table.ok_or_else(|| format!("subnet {} has no route table", subnet.id))?;
-    Ok(table.is_public)
+    let own = tables.iter().find(|table| table.subnets.contains(&subnet.id));
+    match own.or_else(|| tables.iter().find(|table| table.is_main)) {
+        Some(table) => Ok(table.is_public),
+        None => Err(format!("subnet {} has no route table", subnet.id)),
+    }
 }
 
 #[cfg(test)]
@@ -186,5 +222,33 @@ mod tests {
         let twice = "2 subnets have the tag Name=web".to_owned();
         assert_eq!(named(&names(&["web"]), &subnets), Err(twice));
         assert!(named(&names(&["subnet-9"]), &subnets).is_err());
+    }
+
+    #[test]
+    fn names_of_subnets_are_filters_of_ec2() {
+        let subnets =
+            [("subnet-1", "web-a"), ("subnet-2", "web-b"), ("subnet-3", "db*")].map(|(id, name)| {
+                let mut subnet = subnet(id, "us-west-2a", &[]);
+                subnet.tags.insert("Name".to_owned(), name.to_owned());
+                subnet
+            });
+        for (given, expected) in [
+            ("web-?,web-?", Ok("subnet-1 subnet-2")),
+            ("*-b", Ok("subnet-2")),
+            ("db\\*", Ok("subnet-3")),
+            ("web-b,subnet-1", Ok("subnet-1 subnet-2")),
+            ("web-*", Err("2 subnets have the tag Name=web-*")),
+            ("web-a,web-a", Err("2 names for 1 subnets")),
+            ("web", Err("subnet \"web\" is not in the VPC")),
+            ("web?a.", Err("subnet \"web?a.\" is not in the VPC")),
+        ] {
+            let names: Vec<_> = given.split(',').map(str::to_owned).collect();
+            let chosen = named(&names, &subnets).map(|subnets| {
+                let ids: Vec<_> = subnets.into_iter().map(|subnet| subnet.id).collect();
+                ids.join(" ")
+            });
+            let expected = expected.map(str::to_owned).map_err(str::to_owned);
+            assert_eq!(chosen, expected, "{given}");
+        }
     }
 }

@@ -64,6 +64,19 @@ async fn listeners_attributes_and_policies_follow_the_annotations() {
 }
 
 #[tokio::test]
+async fn access_logs_need_no_other_attribute() {
+    let mut stage = Stage::new("", 1).await;
+    let logs = "access-log-enabled=true; access-log-s3-bucket-name=logs; access-log-emit-interval=5";
+    stage.add("web", &[80], logs);
+    stage.settle_well().await;
+    let attributes = stage.only("classic").await["attributes"].clone();
+    assert_eq!(attributes["AccessLog"]["S3BucketName"], "logs");
+    assert_eq!(attributes["ConnectionSettings"]["IdleTimeout"], 60);
+    stage.assert_settled().await;
+    stage.delete().await;
+}
+
+#[tokio::test]
 async fn a_new_port_gets_the_proxy_protocol_after_its_listener() {
     let mut stage = Stage::served("", 1, &[80], "proxy-protocol=*").await;
     let more = service("more", &[443]).ports;
@@ -246,4 +259,15 @@ async fn a_security_group_without_its_tags_gets_them_again() {
     assert_eq!(stage.rules("k8s-elb-auidweb").await, rules);
     assert_eq!(stage.objects("security_groups").await, groups);
     stage.delete().await;
+}
+
+#[tokio::test]
+async fn a_timeout_that_is_not_below_the_interval_is_refused_and_the_nodes_are_followed() {
+    let mut stage = Stage::served("", 2, &[80], "").await;
+    stage.annotate("web", "healthcheck-interval", Some("5"));
+    stage.nodes.pop();
+    assert_eq!(stage.settle().await, ["DeregisterInstancesFromLoadBalancer"]);
+    stage.assert_complaints(&["healthcheck-interval: the timeout 5 must be less than the interval"]);
+    stage.annotate("web", "healthcheck-timeout", Some("4"));
+    assert_eq!(stage.settle_well().await, ["ConfigureHealthCheck"]);
 }

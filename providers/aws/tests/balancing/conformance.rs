@@ -137,6 +137,11 @@ impl BalancerSubject for Account {
         Ok(self.aws().picture(&[]).await?.lines().to_vec())
     }
 
+    /// The policy of upstream does not include DescribeTags.
+    fn reads_ownership(&self) -> bool {
+        !self.restricted
+    }
+
     fn take_calls(&self) -> Vec<CloudCall> {
         let aws = self.aws();
         let requests = aws.proxy.requests();

@@ -4,13 +4,24 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use ccm_core::{
     load_balancer::{ClusterTag, OwnershipTag},
-    testkit::cluster::{TestCluster, advance_to, service},
+    testkit::{
+        cluster::{TestCluster, advance_to, service},
+        nodes::service_node,
+    },
 };
-use ccm_testbed::proxy::{Action, Moment, Request, Rule, aws_refusal};
+use ccm_testbed::proxy::{Action, Dialect as _, Moment, Request, Rule, aws_refusal};
 use serde_json::json;
-use tokio::time::{Duration, Instant};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    time::{Duration, Instant},
+};
 
 use crate::stage::{MANAGED, NLB, NOTHING, Stage, start};
+
+/// Modes that the Go program does not know either.
+const UNKNOWN_MODES: &str = "DefaultLoadBalancerType=nlb\nNLBSecurityGroupMode=Disabled\n\
+                             ClusterServiceLoadBalancerHealthProbeMode=shared\n";
 
 /// Answers requests for this action of ELBv2 whose body contains a text.
 fn reply(stage: &Stage, action: &'static str, containing: &'static str, code: u16, body: &str) -> u64 {
@@ -87,6 +98,34 @@ async fn a_service_is_refused_until_a_subnet_qualifies() {
 }
 
 #[tokio::test]
+async fn with_an_unknown_mode_only_new_network_load_balancers_are_refused() {
+    let shared = format!("{MANAGED}ClusterServiceLoadBalancerHealthProbeMode=Shared\n");
+    let mut stage = Stage::served(&shared, 2, &[80], "").await;
+    stage.restart_with(UNKNOWN_MODES).await;
+    // The existing one keeps its security group and its health check, and follows Service and nodes.
+    assert_eq!(stage.settle_well().await, NOTHING);
+    stage.nodes.pop();
+    assert_eq!(stage.settle_well().await, ["DeregisterTargets"]);
+    stage.annotate("web", "healthcheck-healthy-threshold", Some("5"));
+    assert_eq!(stage.settle_well().await, ["ModifyTargetGroup"]);
+    let group = stage.only("target_groups").await;
+    assert_eq!(group["health"]["HealthCheckPort"], "10256", "{group}");
+    assert_eq!(group["health"]["HealthyThresholdCount"], 5, "{group}");
+    stage.add("new", &[80], "");
+    stage.add("old", &[80], "type=classic");
+    stage.settle().await;
+    stage.assert_complaints(&[
+        "no network load balancer is created: NLBSecurityGroupMode in cloud.conf: \"Disabled\" is not supported; write Managed",
+        "ClusterServiceLoadBalancerHealthProbeMode in cloud.conf: \"shared\" is not supported",
+    ]);
+    assert!(stage.service("new").ingress.is_empty());
+    stage.restart_with(&shared).await;
+    stage.settle_well().await;
+    assert!(!stage.service("new").ingress.is_empty());
+    stage.delete().await;
+}
+
+#[tokio::test]
 async fn the_error_of_a_vpc_without_subnets_names_the_fix() {
     let more = "DefaultLoadBalancerType=nlb\nVPC=vpc-0123456789abcdef0\n";
     let mut stage = Stage::new(NLB, 1).await;
@@ -119,7 +158,10 @@ async fn clusters_that_share_a_vpc_and_a_node_group_leave_each_others_rules() {
     tokio::join!(other.settle(), answer_late).0.unwrap();
     assert!(proxy.writes().iter().all(|write| write.name != "RegisterTargets"));
     // Without the cluster's tag, the instance is no target and its security group is left unchanged, as upstream.
-    other.assert_complaints(&["tag kubernetes.io/cluster/other of instances", "no targets: i-"]);
+    other.assert_complaints(&[
+        "tag kubernetes.io/cluster/other of instances",
+        "not targets: node-0 (i-",
+    ]);
     assert_eq!(stage.rules("nodes").await, before);
     let instance = other.nodes[0].view.provider_id.as_ref().unwrap().rsplit('/').next();
     let tags = json!([{"Key": "kubernetes.io/cluster/other", "Value": "shared"}]);
@@ -176,6 +218,28 @@ async fn a_security_group_of_nodes_may_get_the_clusters_tag_after_the_listing() 
 }
 
 #[tokio::test]
+async fn security_groups_of_the_load_balancer_controller_are_no_orphans() {
+    let mut stage = Stage::new(NLB, 1).await;
+    let description = "[k8s] Managed SecurityGroup for LoadBalancer";
+    let cluster = json!({"Key": "kubernetes.io/cluster/test", "Value": "owned"});
+    let controller = json!({"Key": "elbv2.k8s.aws/cluster", "Value": "test"});
+    for (name, tags) in [
+        ("k8s-default-lost-0123456789", json!([cluster])),
+        ("k8s-default-theirs-0123456789", json!([cluster, controller])),
+    ] {
+        let tags = json!([{"ResourceType": "security-group", "Tags": tags}]);
+        let vpc = stage.aws.id("VPC");
+        let body =
+            json!({"GroupName": name, "Description": description, "VpcId": vpc, "TagSpecifications": tags});
+        stage.call("ec2", "create_security_group", body).await;
+    }
+    stage.restart().await;
+    let discovery = stage.discover().await.unwrap();
+    let orphans: Vec<_> = discovery.orphans.iter().map(|orphan| orphan.what.as_str()).collect();
+    assert_eq!(orphans, ["security group k8s-default-lost-0123456789, which no load balancer uses"]);
+}
+
+#[tokio::test]
 async fn references_to_a_replaced_security_group_are_revoked() {
     let mut stage = Stage::served(MANAGED, 1, &[80], "").await;
     let before = stage.rules("nodes").await;
@@ -211,4 +275,151 @@ async fn references_to_a_replaced_security_group_are_revoked() {
     assert_eq!(stage.rules("nodes").await, before);
     assert_eq!(stage.rules("untagged").await.len(), 1);
     assert_eq!(stage.objects("security_groups").await.len(), 3);
+}
+
+#[tokio::test]
+async fn nodes_of_other_clouds_are_named_also_for_load_balancers_that_exist() {
+    let mut stage = Stage::served(NLB, 1, &[80], "").await;
+    stage.nodes.push(service_node("stranger", "openstack:///1", Vec::new()));
+    assert_eq!(stage.settle_well().await, NOTHING);
+    let events = stage.reports.iter().flat_map(|report| &report.events);
+    let left_out: Vec<_> = events.filter(|event| event.reason == "NodesLeftOut").collect();
+    assert_eq!(left_out.len(), 1, "{left_out:?}");
+    assert!(
+        left_out[0].message.contains("stranger (its provider ID \"openstack:///1\""),
+        "{left_out:?}"
+    );
+}
+
+/// Answers the first request for an action with an error of AWS.
+fn refuse_once(stage: &Stage, action: &'static str, code: &str, message: &str) {
+    let is_ec2 = action.ends_with("Ingress");
+    let is_asked = move |request: &Request| request.name == action;
+    let answer = Action::answer(400, aws_refusal(is_ec2, code, message));
+    let mut once = Rule::when(is_asked, answer);
+    once.count = Some(1);
+    stage.aws.proxy.add(once);
+}
+
+#[tokio::test]
+async fn a_source_that_aws_does_not_find_yet_is_not_a_refusal_of_the_rule() {
+    let mut stage = Stage::served("", 1, &[80], "").await;
+    let name = json!({"Filters": [{"Name": "group-name", "Values": ["k8s-elb-auidweb"]}]});
+    let own = stage.call("ec2", "describe_security_groups", name).await;
+    let id = own["SecurityGroups"][0]["GroupId"].as_str().unwrap();
+    // Somebody revoked the rule.
+    let rule = json!([{"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": id}]}]);
+    let body = json!({"GroupId": stage.aws.id("SG_NODES"), "IpPermissions": rule});
+    stage.call("ec2", "revoke_security_group_ingress", body).await;
+    stage.restart().await;
+    let text = format!("The security group '{id}' does not exist");
+    refuse_once(&stage, "AuthorizeSecurityGroupIngress", "InvalidGroup.NotFound", &text);
+    assert_eq!(stage.settle_well().await, ["AuthorizeSecurityGroupIngress"; 2]);
+    assert_eq!(stage.rules("nodes").await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_rule_that_aws_did_not_know_is_read_again_and_removed() {
+    let mut stage = Stage::served(NLB, 1, &[80, 81], "").await;
+    // In a default VPC, the request succeeds, although the rule stays.
+    let body = "<RevokeSecurityGroupIngressResponse xmlns=\"http://ec2.amazonaws.com/doc/2016-11-15/\">\
+                <requestId>x</requestId><return>true</return><unknownIpPermissionSet><item>\
+                <ipProtocol>tcp</ipProtocol><fromPort>30081</fromPort><toPort>30081</toPort></item>\
+                </unknownIpPermissionSet></RevokeSecurityGroupIngressResponse>";
+    let is_revoked = |request: &Request| request.name == "RevokeSecurityGroupIngress";
+    let mut once = Rule::when(is_revoked, Action::answer(200, body));
+    once.count = Some(1);
+    stage.aws.proxy.add(once);
+    stage.service("web").ports.pop();
+    let writes = stage.settle_well().await;
+    let revocations = writes.iter().filter(|name| *name == "RevokeSecurityGroupIngress");
+    assert_eq!(revocations.count(), 2, "{writes:?}");
+    assert_eq!(stage.rules("nodes").await.len(), 2, "one port and path MTU");
+}
+
+#[tokio::test]
+async fn an_instance_that_aws_dropped_itself_is_deregistered() {
+    let mut stage = Stage::served("", 2, &[80], "").await;
+    refuse_once(
+        &stage,
+        "DeregisterInstancesFromLoadBalancer",
+        "InvalidInstance",
+        "Could not find EC2 instance i-1",
+    );
+    stage.nodes.pop();
+    assert_eq!(stage.settle_well().await, ["DeregisterInstancesFromLoadBalancer"]);
+}
+
+#[tokio::test]
+async fn tags_that_may_not_be_written_do_not_hold_up_a_port() {
+    let mut stage = Stage::served(NLB, 1, &[80], "").await;
+    stage.disown().await;
+    stage.restart().await;
+    assert_eq!(stage.settle_well().await, NOTHING);
+    let is_denied = |request: &Request| request.name == "AddTags";
+    stage.aws.proxy.add(Rule::when(is_denied, Action::status(403)));
+    stage.service("web").ports.extend(service("more", &[81]).ports);
+    stage.settle().await;
+    assert_eq!(stage.only("v2").await["listeners"].as_array().unwrap().len(), 2);
+    stage.service("web").ports.extend(service("more", &[82]).ports);
+    stage.settle().await;
+    assert_eq!(stage.only("v2").await["listeners"].as_array().unwrap().len(), 3);
+}
+
+/// A cluster whose process ended just after it had created a load balancer: the first listings lack it, its target group, its
+/// listener, and their tags.
+async fn created_just_now(annotations: &str) -> Stage {
+    let mut stage = Stage::new(NLB, 1).await;
+    stage.aws.proxy.dialect().imitate_real_service();
+    stage.add("web", &[80], annotations);
+    stage.settle_well().await;
+    stage.restart().await;
+    stage
+}
+
+#[tokio::test]
+async fn a_load_balancer_that_aws_does_not_show_yet_is_created_once() {
+    let attributes = "attributes=dns_record.client_routing_policy=partial_availability_zone_affinity";
+    let mut stage = created_just_now(attributes).await;
+    // Also without its tags, it is not one of another program, whose annotations wait.
+    let other = "dns_record.client_routing_policy=availability_zone_affinity";
+    stage.annotate("web", "attributes", Some(other));
+    stage.settle_despite_failures().await.unwrap();
+    stage.assert_no_complaints();
+    let balancer = stage.only("v2").await;
+    let policy = &balancer["attributes"]["dns_record.client_routing_policy"];
+    assert_eq!(*policy, "availability_zone_affinity");
+    assert_eq!(balancer["listeners"].as_array().unwrap().len(), 1);
+    stage.only("target_groups").await;
+    // Then the tags that were added meanwhile are shown, too.
+    stage.aws.proxy.dialect().spread();
+    stage.assert_settled().await;
+}
+
+#[tokio::test]
+async fn a_load_balancer_that_aws_does_not_show_yet_is_deleted_with_its_service() {
+    let mut stage = created_just_now("").await;
+    stage.delete().await;
+}
+
+#[tokio::test]
+async fn a_request_that_aws_would_refuse_fails_its_test() {
+    let stage = Stage::new(NLB, 1).await;
+    let body = "Action=AddListenerCertificates&Version=2015-12-01&ListenerArn=x\
+        &Certificates.member.1.CertificateArn=a&Certificates.member.2.CertificateArn=b";
+    let address = stage.aws.proxy.address();
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let head = format!(
+        "POST / HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\nauthorization: AWS4-HMAC-SHA256 \
+         Credential=x/20260101/us-east-1/elasticloadbalancing/aws4_request, SignedHeaders=host, Signature=x\r\n\
+         content-type: application/x-www-form-urlencoded\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    stream.write_all((head + body).as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
+    let refused = stage.aws.proxy.dialect().take_refused();
+    assert_eq!(refused.len(), 1, "{refused:?}");
+    assert!(refused[0].contains("more than one certificate"), "{refused:?}");
 }

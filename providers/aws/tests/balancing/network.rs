@@ -9,7 +9,7 @@ use ccm_testbed::{
     observe::assert_has,
     proxy::{Action, Request, Rule, aws_refusal},
 };
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::{Duration, Instant};
 
 use crate::stage::{MANAGED, NLB, NOTHING, Stage};
@@ -50,6 +50,9 @@ async fn a_listener_changes_to_tls_and_back_in_place() {
     let certificate = stage.aws.id("CERT1").to_owned();
     stage.annotate("web", "ssl-cert", Some(&certificate));
     assert_eq!(stage.settle_well().await, ["ModifyListener"]);
+    let requests = stage.aws.proxy.requests();
+    let change = requests.iter().find(|request| request.name == "ModifyListener").unwrap();
+    assert_has(&change.body, &["SslPolicy=ELBSecurityPolicy-2016-08"]);
     let listener = &stage.only("v2").await["listeners"][0];
     assert_eq!(listener["name"], "TLS:443");
     assert_eq!(listener["certificates"], json!([certificate]));
@@ -93,25 +96,23 @@ async fn tcp_and_udp_are_mixed_on_ports_and_on_one_port() {
 #[tokio::test]
 async fn attributes_are_set_and_unset_again() {
     let mut stage = Stage::new(NLB, 1).await;
-    let annotations = "cross-zone-load-balancing-enabled=true; proxy-protocol=*; \
-        target-group-attributes=preserve_client_ip.enabled=false; \
+    let annotations = "cross-zone-load-balancing-enabled=true; \
+        target-group-attributes=preserve_client_ip.enabled=false,proxy_protocol_v2.enabled=true; \
         attributes=dns_record.client_routing_policy=availability_zone_affinity";
     stage.add("web", &[80], annotations);
-    let calls = ["ModifyTargetGroupAttributes", "ModifyLoadBalancerAttributes"];
+    let mut calls = vec!["ModifyTargetGroupAttributes", "ModifyLoadBalancerAttributes"];
     let mut writes = stage.settle_well().await;
     writes.retain(|name| name.starts_with("Modify"));
     assert_eq!(writes, calls);
     let group = stage.only("target_groups").await["attributes"].clone();
     assert_eq!(group["proxy_protocol_v2.enabled"], "true");
     assert_eq!(group["preserve_client_ip.enabled"], "false");
-    for key in [
-        "cross-zone-load-balancing-enabled",
-        "proxy-protocol",
-        "target-group-attributes",
-    ] {
+    for key in ["cross-zone-load-balancing-enabled", "target-group-attributes"] {
         stage.annotate("web", key, None);
     }
     let mut writes = stage.settle_well().await;
+    // The names of attributes that this program set are in a tag.
+    calls.push("AddTags");
     writes.sort_by_key(|name| calls.iter().position(|call| name == call));
     assert_eq!(writes, calls);
     let group = stage.only("target_groups").await["attributes"].clone();
@@ -230,32 +231,15 @@ async fn a_shared_rule_stays_until_its_last_service_leaves() {
     stage.delete().await;
 }
 
-/// Removes the ownership tag from all objects, as if the Go program had created them.
-async fn disown(stage: &Stage) {
-    let arns = async |operation: &str, of: Value, list: &str, key: &str| {
-        let found = stage.call("v2", operation, of).await;
-        let found = found[list].as_array().unwrap().iter();
-        found.map(|object| object[key].clone()).collect::<Vec<_>>()
-    };
-    let (balancer, group) = ("LoadBalancerArn", "TargetGroupArn");
-    let balancers = arns("describe_load_balancers", json!({}), "LoadBalancers", balancer).await;
-    let of = json!({balancer: balancers[0]});
-    let listeners = arns("describe_listeners", of, "Listeners", "ListenerArn").await;
-    let groups = arns("describe_target_groups", json!({}), "TargetGroups", group).await;
-    let arns = [balancers, listeners, groups].concat();
-    let body = json!({"ResourceArns": arns, "TagKeys": ["cloud-controller-manager/cluster"]});
-    stage.call("v2", "remove_tags", body).await;
-}
-
 #[tokio::test]
 async fn changes_to_a_load_balancer_of_another_program_wait_for_a_change_of_the_service() {
     let mut stage = Stage::new(NLB, 2).await;
     let subnets = format!("{},{}", stage.aws.id("PUBLIC_A"), stage.aws.id("PUBLIC_B"));
     stage.add("web", &[80], &format!("subnets={subnets}"));
     stage.settle_well().await;
-    disown(&stage).await;
+    stage.disown().await;
     stage.annotate("web", "subnets", None);
-    stage.annotate("web", "proxy-protocol", Some("*"));
+    stage.annotate("web", "healthcheck-unhealthy-threshold", Some("5"));
     stage.restart().await;
     assert_eq!(stage.settle().await, NOTHING, "adoption writes nothing");
     let blocked = stage.blocked();
@@ -275,12 +259,7 @@ async fn changes_to_a_load_balancer_of_another_program_wait_for_a_change_of_the_
     assert_eq!(stage.settle().await, ["DeregisterTargets"]);
     stage.annotate("web", "healthcheck-healthy-threshold", Some("5"));
     let writes = stage.settle_well().await;
-    let calls = [
-        "SetSubnets",
-        "ModifyTargetGroupAttributes",
-        "\"ModifyTargetGroup\"",
-        "AddTags",
-    ];
+    let calls = ["SetSubnets", "\"ModifyTargetGroup\"", "AddTags"];
     assert_has(&format!("{writes:?}"), &calls);
     assert_eq!(stage.only("v2").await["zones"].as_array().unwrap().len(), 3);
     stage.assert_settled().await;
@@ -409,4 +388,76 @@ async fn deletion_protection_is_reported() {
     assert!(!stage.service("web").finalizers.is_empty());
     stage.aws.proxy.remove(rule);
     stage.delete().await;
+}
+
+#[tokio::test]
+async fn several_certificates_are_sent_one_by_one() {
+    let mut stage = Stage::new(NLB, 1).await;
+    let certificates = [1, 2].map(|at| stage.aws.id(&format!("CERT{at}")).to_owned());
+    let [first, second] = &certificates;
+    let body = json!({"DomainName": "three.example.com"});
+    let third = stage.call("acm", "request_certificate", body).await;
+    let third = third["CertificateArn"].as_str().unwrap();
+    stage.add("web", &[443], &format!("ssl-cert={first},{second},{third}"));
+    let writes = stage.settle_well().await;
+    let added = writes.iter().filter(|name| *name == "AddListenerCertificates");
+    assert_eq!(added.count(), 2, "{writes:?}");
+    stage.assert_settled().await;
+    stage.annotate("web", "ssl-cert", Some(&format!("{first},{second}")));
+    assert_eq!(stage.settle_well().await, ["RemoveListenerCertificates"]);
+    stage.delete().await;
+}
+
+#[tokio::test]
+async fn a_short_interval_gets_a_timeout_when_the_target_group_is_created() {
+    let mut stage = Stage::served(NLB, 1, &[80], "healthcheck-interval=5").await;
+    let group = stage.only("target_groups").await;
+    assert_eq!(group["health"]["HealthCheckTimeoutSeconds"], 5);
+    // A timeout that a person sets stays.
+    let found = stage.call("v2", "describe_target_groups", json!({})).await;
+    let arn = found["TargetGroups"][0]["TargetGroupArn"].clone();
+    let body = json!({"TargetGroupArn": arn, "HealthCheckTimeoutSeconds": 3});
+    stage.call("v2", "modify_target_group", body).await;
+    stage.assert_settled().await;
+    stage.delete().await;
+}
+
+#[tokio::test]
+async fn clients_that_are_hidden_reach_the_nodes_from_the_load_balancer() {
+    let hides = "target-group-attributes=preserve_client_ip.enabled=false; healthcheck-port=8081";
+    let mut stage = Stage::new(NLB, 1).await;
+    stage.add("web", &[80], hides);
+    stage.service("web").source_ranges = Some(vec!["203.0.113.0/24".into()]);
+    stage.settle_well().await;
+    let rules = stage.rules("nodes").await;
+    let clients: Vec<_> = rules
+        .iter()
+        .filter(|rule| rule.starts_with("tcp 30080-30080 from ") && rule.contains("client="))
+        .collect();
+    assert_eq!(clients.len(), 4, "its range and three subnets: {rules:#?}");
+    // A takeover writes nothing.
+    let filter = json!({"Filters": [{"Name": "group-name", "Values": ["nodes"]}]});
+    let groups = stage.call("ec2", "describe_security_groups", filter).await;
+    let permissions = groups["SecurityGroups"][0]["IpPermissions"].as_array().unwrap().iter();
+    let permissions: Vec<_> = permissions
+        .filter(|permission| permission["FromPort"] != 8081)
+        .map(|permission| {
+            let mut permission = permission.clone();
+            let ranges = permission["IpRanges"].as_array().unwrap().iter();
+            let ranges: Vec<_> =
+                ranges.filter(|range| range["CidrIp"] != "203.0.113.0/24").cloned().collect();
+            permission["IpRanges"] = ranges.into();
+            permission
+        })
+        .collect();
+    let body = json!({"GroupId": stage.aws.id("SG_NODES"), "IpPermissions": permissions});
+    stage.call("ec2", "revoke_security_group_ingress", body).await;
+    stage.disown().await;
+    stage.restart().await;
+    assert_eq!(stage.settle_well().await, NOTHING);
+    stage.service("web").ports.extend(service("more", &[81]).ports);
+    stage.settle_well().await;
+    let rules = stage.rules("nodes").await;
+    let clients = rules.iter().filter(|rule| rule.contains("client="));
+    assert_eq!(clients.count(), 8, "{rules:#?}");
 }

@@ -16,7 +16,7 @@ use ccm_core::{
 };
 use ccm_provider_aws::NAME;
 use ccm_testbed::test_cloud::{AwsCloud, TestCloud as _};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// The prefix of the annotations of Services.
 pub(crate) const ANNOTATION: &str = "service.beta.kubernetes.io/aws-load-balancer-";
@@ -177,7 +177,7 @@ impl Stage {
 
     /// Objects of a kind, as moto has them: `v2`, `target_groups`, `classic`, `security_groups`, `orphan_target_groups`.
     pub(crate) async fn objects(&self, kind: &str) -> Vec<Value> {
-        let (objects, _) = self.aws.dump(&serde_json::json!({})).await.unwrap();
+        let (objects, _) = self.aws.dump(&json!({})).await.unwrap();
         objects[kind].as_array().unwrap().clone()
     }
 
@@ -188,4 +188,51 @@ impl Stage {
         let rules = group["rules"].as_array().unwrap().iter();
         rules.map(|rule| rule.as_str().unwrap().to_owned()).collect()
     }
+
+    /// Removes this program's own tags from all network load balancers, as if the Go program had created them.
+    pub(crate) async fn disown(&self) {
+        let keys = ["cluster", "attributes", "adopted-annotations"];
+        let keys = keys.map(|key| format!("cloud-controller-manager/{key}"));
+        let arns: Vec<_> = self.v2_arns().await;
+        let body = json!({"ResourceArns": arns, "TagKeys": keys});
+        self.call("v2", "remove_tags", body).await;
+    }
+
+    /// The ARNs of load balancers, listeners and target groups.
+    async fn v2_arns(&self) -> Vec<Value> {
+        let found = self.call("v2", "describe_load_balancers", json!({})).await;
+        let mut arns = arns(&found["LoadBalancers"], "LoadBalancerArn");
+        for balancer in arns.clone() {
+            let of = json!({"LoadBalancerArn": balancer});
+            let found = self.call("v2", "describe_listeners", of).await;
+            arns.extend(self::arns(&found["Listeners"], "ListenerArn"));
+        }
+        let found = self.call("v2", "describe_target_groups", json!({})).await;
+        arns.extend(self::arns(&found["TargetGroups"], "TargetGroupArn"));
+        arns
+    }
+
+    /// Gives a target group's attribute a value, as a person would.
+    pub(crate) async fn set_target_group_attribute(&self, port: u16, key: &str, value: &str) {
+        let found = self.call("v2", "describe_target_groups", json!({})).await;
+        let mut groups = found["TargetGroups"].as_array().unwrap().iter();
+        let group = groups.find(|group| group["Port"] == port).unwrap();
+        let body = json!({
+            "TargetGroupArn": group["TargetGroupArn"],
+            "Attributes": [{"Key": key, "Value": value}],
+        });
+        self.call("v2", "modify_target_group_attributes", body).await;
+    }
+
+    /// An attribute of the target group of a node port.
+    pub(crate) async fn target_group_attribute(&self, port: u16, key: &str) -> String {
+        let groups = self.objects("target_groups").await;
+        let group = groups.iter().find(|group| group["port"] == port).unwrap();
+        group["attributes"][key].as_str().unwrap_or_default().to_owned()
+    }
+}
+
+fn arns(list: &Value, key: &str) -> Vec<Value> {
+    let list = list.as_array().unwrap().iter();
+    list.map(|object| object[key].clone()).collect()
 }

@@ -1,10 +1,16 @@
 //! Nodes of every kind, and the requests for each query.
 
-use ccm_core::{ErrorKind, InstanceQuery, InstanceState, Need, Power, Result, testkit::nodes};
-use ccm_testbed::{observe::assert_has, proxy::Request};
+use ccm_core::{ErrorKind, InstanceQuery, InstanceState, Need, NodeAddress, Power, Result, testkit::nodes};
+use ccm_testbed::{
+    observe::assert_has,
+    proxy::{Action, Request, Rule},
+};
 use serde_json::json;
 
-use crate::stage::{Stage, present, query, refusal};
+use crate::{
+    context::build,
+    stage::{Stage, present, query, refusal},
+};
 
 const ABSENT: &str = "aws:///us-east-1a/i-0123456789abcdef0";
 
@@ -72,6 +78,38 @@ async fn a_node_has_type_zone_addresses_and_labels() {
         let again = stage.find(&dns, Some(&first.provider_id)).await;
         if let Some(layer) = again.labels.get("topology.k8s.aws/network-node-layer-3") {
             assert_eq!((layer.as_str(), again.labels.len()), ("nn-3", 4));
+            break;
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_instance_that_does_not_exist_keeps_no_other_from_its_topology() {
+    let stage = Stage::new(0, "").await;
+    let machines = stage.launch_all(&["node-5".to_owned(), "node-6".to_owned()]).await;
+    let [(_, missing_dns, missing, _), (_, dns, id, _)] = machines.as_slice() else {
+        panic!("{machines:?}")
+    };
+    let topology = "DescribeInstanceTopology";
+    let item = format!(
+        "<item><instanceId>{id}</instanceId><networkNodeSet><item>nn-1</item></networkNodeSet></item>"
+    );
+    let found = response(topology, &format!("<instanceSet>{item}</instanceSet>"));
+    let text = format!("The instance ID '{missing}' does not exist");
+    let refused = refusal("InvalidInstanceID.NotFound", &text);
+    for (has_missing, code, body) in [(true, 400, refused), (false, 200, found)] {
+        let missing = missing.clone();
+        let is_matched = move |request: &Request| {
+            request.name == topology && request.body.contains(&missing) == has_missing
+        };
+        stage.account.proxy.add(Rule::when(is_matched, Action::answer(code, body)));
+    }
+    loop {
+        let answers = stage.describe(&[query(missing_dns, None), query(dns, None)]).await;
+        let [first, second] = <[_; 2]>::try_from(answers).unwrap().map(present);
+        assert_eq!(first.labels.len(), 1, "{first:?}");
+        if second.labels.contains_key("topology.k8s.aws/network-node-layer-1") {
             break;
         }
         tokio::task::yield_now().await;
@@ -191,6 +229,46 @@ async fn a_fargate_node_is_its_network_interface() {
     assert!(found.enforces_address_order, "NodeIPFamilies sets it");
     let absent = query("f", Some("aws:///us-east-1a/1abc/fargate-ip-10-9-9-9.internal"));
     assert_eq!(stage.ask(absent).await.unwrap(), InstanceState::Absent);
+}
+
+/// The addresses of a node after a pass of upstream with these values of `NodeIPFamilies`: it knows two names, takes the addresses
+/// of an instance by them, and writes no addresses if it found none (`updateNodeAddress`).
+fn addresses_after_upstream(
+    families: &[&str],
+    written: &[NodeAddress],
+    instance: &[NodeAddress],
+) -> Vec<NodeAddress> {
+    let is_known = |address: &&NodeAddress| {
+        let family = if address.address.contains(':') {
+            "ipv6"
+        } else {
+            "ipv4"
+        };
+        families.contains(&family)
+    };
+    let found: Vec<_> = instance.iter().filter(is_known).cloned().collect();
+    if found.is_empty() { written.to_vec() } else { found }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_an_empty_family_new_nodes_get_addresses_that_upstream_leaves() {
+    let stage = Stage::new(0, "[Global]\nNodeIPFamilies=\"\"\n").await;
+    let (_, dns, ..) = stage.launch("a").await;
+    let found = stage.find(&dns, None).await;
+    assert!(found.keeps_addresses, "nodes of upstream keep theirs");
+    let kinds: Vec<_> = found.addresses.iter().map(|address| address.kind.to_string()).collect();
+    assert!(kinds.contains(&"InternalIP".to_owned()), "{kinds:?}");
+    // The way back: upstream reads the same config.
+    let after = addresses_after_upstream(&[""], &found.addresses, &found.addresses);
+    assert_eq!(after, found.addresses);
+    // A node that upstream initialized has none, and gets none from it either.
+    assert_eq!(addresses_after_upstream(&[""], &[], &found.addresses), []);
+    // Without the key, both programs report the same.
+    let plain = stage.account.cloud_conf();
+    let cloud = build(&plain, &stage.account.environment()).await.unwrap();
+    let again = present(nodes::ask(&*cloud, query(&dns, None)).await);
+    assert!(!again.keeps_addresses);
+    assert_eq!(again.addresses, found.addresses);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -4,8 +4,11 @@ use std::{collections::HashMap, sync::Arc};
 
 use ccm_core::{
     Cloud, ErrorKind, Priority,
-    routes::{Applied, ClusterCidrs, Desired, RouteNode, RoutePlan, plan},
-    testkit::nodes::node_view,
+    routes::{Applied, ClusterCidrs, RouteNode, RoutePlan},
+    testkit::{
+        nodes::node_view,
+        routes::{self, assert_all_ok},
+    },
 };
 use ccm_testbed::{
     moto::Machine,
@@ -25,22 +28,8 @@ fn net(text: &str) -> IpNet {
 
 /// A pass of the route controller.
 async fn pass(cloud: &dyn Cloud, nodes: &[Arc<RouteNode>]) -> ccm_core::Result<(RoutePlan, Applied)> {
-    let routes = cloud.routes().unwrap();
     let cidrs = ClusterCidrs::parse("10.244.0.0/16,fd44::/48").unwrap();
-    let next_hop = |node: &RouteNode, destination| routes.next_hop(node, destination);
-    let desired = Desired::of(nodes.iter().cloned(), &cidrs, |id| cloud.owns(id), next_hop);
-    let observed = routes.observe(&desired.routes, Priority::User).await?;
-    let plan = plan(&desired, &observed, &cidrs);
-    let applied = routes.apply(&plan.changes, Priority::User).await;
-    Ok((plan, applied))
-}
-
-/// Asserts that all results of a pass are successful.
-fn assert_all_ok((plan, applied): &(RoutePlan, Applied)) -> usize {
-    for result in [&applied.deleted, &applied.created, &applied.finished].into_iter().flatten() {
-        assert!(result.is_ok(), "{result:?}");
-    }
-    plan.changes.len()
+    routes::pass(cloud, &cidrs, nodes).await
 }
 
 async fn nodes(stage: &Stage, count: usize) -> Vec<Arc<RouteNode>> {
@@ -121,20 +110,28 @@ async fn routes_of_both_families_are_created_in_all_tables() {
 async fn a_route_that_moves_is_replaced() {
     let stage = Stage::new(0, "").await;
     let mut nodes = nodes(&stage, 2).await;
-    assert_all_ok(&pass(&*stage.cloud, &nodes[..1]).await.unwrap());
+    let _ = assert_all_ok(&pass(&*stage.cloud, &nodes[..1]).await.unwrap());
     let moved = RouteNode {
         pod_cidrs: nodes[0].pod_cidrs.clone(),
         ..RouteNode::clone(&nodes[1])
     };
     nodes = vec![Arc::new(moved)];
     stage.account.proxy.forget();
-    assert_all_ok(&pass(&*stage.cloud, &nodes).await.unwrap());
+    let _ = assert_all_ok(&pass(&*stage.cloud, &nodes).await.unwrap());
     assert_eq!((stage.count("ReplaceRoute"), stage.count("DeleteRoute")), (2, 0));
     assert_eq!(targets(&stage).await, [instance(&nodes[0]), instance(&nodes[0])]);
+    // A route that somebody deleted meanwhile.
+    let missing =
+        "There is no route defined for '10.244.1.0/24' in the route table. Use CreateRoute instead.";
+    let rule = stage.answer("ReplaceRoute", "", 400, &refusal("InvalidParameterValue", missing));
+    nodes = vec![Arc::clone(&self::nodes(&stage, 1).await[0])];
+    let _ = assert_all_ok(&pass(&*stage.cloud, &nodes).await.unwrap());
+    assert_eq!(targets(&stage).await, [instance(&nodes[0]), instance(&nodes[0])]);
+    stage.account.proxy.remove(rule);
     // With upstream's policy it is deleted and created again.
     stage.refuse("ReplaceRoute", "", 403, "UnauthorizedOperation");
     let nodes = self::nodes(&stage, 1).await;
-    assert_all_ok(&pass(&*stage.cloud, &nodes).await.unwrap());
+    let _ = assert_all_ok(&pass(&*stage.cloud, &nodes).await.unwrap());
     assert_eq!(targets(&stage).await, [instance(&nodes[0]), instance(&nodes[0])]);
 }
 
@@ -142,7 +139,7 @@ async fn a_route_that_moves_is_replaced() {
 async fn only_the_blackhole_of_a_stopped_instance_stays() {
     let stage = Stage::new(0, "").await;
     let nodes = nodes(&stage, 2).await;
-    assert_all_ok(&pass(&*stage.cloud, &nodes[..1]).await.unwrap());
+    let _ = assert_all_ok(&pass(&*stage.cloud, &nodes[..1]).await.unwrap());
     let id = instance(&nodes[0]);
     let of = json!({"InstanceIds": [id]});
     stage.call("ec2", "stop_instances", of.clone()).await;
@@ -181,7 +178,7 @@ async fn only_the_blackhole_of_a_stopped_instance_stays() {
 async fn a_refused_deletion_does_not_block_others() {
     let stage = Stage::new(0, "").await;
     let nodes = nodes(&stage, 3).await;
-    assert_all_ok(&pass(&*stage.cloud, &nodes).await.unwrap());
+    let _ = assert_all_ok(&pass(&*stage.cloud, &nodes).await.unwrap());
     stage.refuse("DeleteRoute", "10.244.1.0", 400, "InvalidParameterValue");
     let (plan, applied) = pass(&*stage.cloud, &nodes[2..]).await.unwrap();
     let deleted = plan.changes.delete.iter().zip(&applied.deleted);
@@ -206,7 +203,7 @@ async fn an_instance_with_several_interfaces_is_routed_to_by_its_first() {
     let refused = refusal("InvalidInstanceID", "There are multiple interfaces");
     stage.answer("CreateRoute", "InstanceId=", 400, &refused);
     stage.answer("ModifyInstanceAttribute", "", 400, &refused);
-    assert_all_ok(&pass(&*stage.cloud, &nodes).await.unwrap());
+    let _ = assert_all_ok(&pass(&*stage.cloud, &nodes).await.unwrap());
     let found = table(&stage).await.unwrap();
     assert_eq!(found.len(), 2);
     let of = json!({"NetworkInterfaceIds": [found[0].1]});

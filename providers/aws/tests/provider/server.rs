@@ -15,9 +15,18 @@ pub(crate) async fn start(
     tls: Option<TlsAcceptor>,
     respond: impl Fn(&str) -> (u16, String) + Send + Sync + 'static,
 ) -> Server {
+    start_with_headers(tls, TTL.to_owned(), respond).await
+}
+
+/// As [`start`], with these headers in each response.
+pub(crate) async fn start_with_headers(
+    tls: Option<TlsAcceptor>,
+    headers: String,
+    respond: impl Fn(&str) -> (u16, String) + Send + Sync + 'static,
+) -> Server {
     let respond = move |request: &str| {
         let (status, body) = respond(request);
-        answer(&format!("{status} x"), TTL, &body)
+        answer(&format!("{status} x"), &headers, &body)
     };
     Server::start_with(respond, move |server, stream| connection(server, stream, tls.clone())).await
 }

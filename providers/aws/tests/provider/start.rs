@@ -110,6 +110,23 @@ async fn a_role_is_assumed_with_source_headers() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_clock_is_corrected_by_that_of_aws() {
+    // The year in which AWS answers; requests with the date of another year are refused.
+    let headers = "Date: Tue, 04 Mar 2036 10:00:00 GMT\r\n".to_owned();
+    let respond = |request: &str| match request.to_lowercase().contains("x-amz-date: 20360304") {
+        true => (200, ZONES.to_owned()),
+        false => {
+            let text = "Signature expired: 20260101T000000Z is now earlier than 20360304T095500Z";
+            (403, aws_refusal(true, "SignatureDoesNotMatch", text))
+        }
+    };
+    let server = server::start_with_headers(None, headers, respond).await;
+    let given = variables(&[("AWS_ENDPOINT_URL", server.url())]);
+    build(CLUSTER, &given).await.unwrap();
+    assert_eq!(server.requests().len(), 2, "{:#?}", server.requests());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_role_that_cannot_be_assumed_is_named() {
     let denied = aws_refusal(false, "AccessDenied", "not authorized to perform: sts:AssumeRole");
     let server = server::start(None, move |_| (403, denied.clone())).await;

@@ -30,7 +30,7 @@ const CHECKSUM: &str = "9767c4972ba72e87ab553bad2afde741";
 
 fn definition() -> &'static ControllerDef {
     let mut all = provider().controllers.iter();
-    all.find(|def| def.is_called("tagging")).unwrap()
+    all.find(|def| def.names.is_called("tagging")).unwrap()
 }
 
 /// Runs the controller until the token is cancelled. `more`: flags.
@@ -43,7 +43,7 @@ fn run(
     let flags = flags.iter().chain(more);
     let flags = flags.map(|(name, value)| ((*name).to_owned(), vec![(*value).to_owned()]));
     let shutdown = CancellationToken::new();
-    let nodes = Informer::new(Api::all(client.clone()), Needs::default());
+    let nodes = Informer::new(client.clone(), Needs::default());
     let watch = Arc::clone(&nodes);
     let until = shutdown.clone();
     tokio::spawn(async move { watch.run(until).await });
@@ -53,11 +53,10 @@ fn run(
             cloud: Arc::clone(cloud),
             cluster_name: "kubernetes".into(),
             flags: flags.collect(),
-            framework: Arc::new(()),
         },
         client: client.clone(),
         nodes,
-        services: Informer::new(Api::all(client.clone()), Needs::default()),
+        services: Informer::new(client.clone(), Needs::default()),
         recorder: writer.recorder("tagging-controller"),
         fence: Fence::default(),
         metrics: ControllerMetrics::default(),

@@ -17,7 +17,7 @@ use tokio::{
 use tracing::warn;
 
 use super::{later, metrics::ClientMetrics};
-use crate::{Error, ErrorKind, Outcome, Result};
+use crate::{Error, ErrorKind, RequestOutcome, Result};
 
 /// When a [`Batcher`] closes a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +55,7 @@ struct Inner<I, O> {
     config: BatchConfig,
     metrics: ClientMetrics,
     execute: Execute<I, O>,
-    state: Mutex<State<I, O>>,
+    state: Mutex<BatcherState<I, O>>,
     /// A batch is full.
     full: Notify,
     places: Arc<Semaphore>,
@@ -63,7 +63,7 @@ struct Inner<I, O> {
 
 type Execute<I, O> = Box<dyn Fn(Vec<I>) -> BoxFuture<'static, Vec<Result<O>>> + Send + Sync>;
 
-struct State<I, O> {
+struct BatcherState<I, O> {
     pending: VecDeque<Pending<I, O>>,
     /// Whether the task that closes batches runs. It does while anything is pending.
     collecting: bool,
@@ -95,7 +95,7 @@ where
         Self(Arc::new(Inner {
             metrics: metrics.clone(),
             execute: Box::new(move |items| execute(items).boxed()),
-            state: Mutex::new(State {
+            state: Mutex::new(BatcherState {
                 pending: VecDeque::new(),
                 collecting: false,
             }),
@@ -108,7 +108,7 @@ where
     /// Submits an item and waits for its result.
     ///
     /// # Errors
-    /// The item's own error. `Unexpected` with [`Outcome::Unknown`] if the executor panicked or returned no result for
+    /// The item's own error. `Unexpected` with [`RequestOutcome::Unknown`] if the executor panicked or returned no result for
     /// it.
     pub async fn submit(&self, item: I) -> Result<O> {
         let (reply, result) = oneshot::channel();
@@ -151,7 +151,7 @@ impl<I, O> fmt::Debug for Batcher<I, O> {
 impl<I, O> Inner<I, O> {
     fn lost(&self, message: &str) -> Error {
         Error::new(ErrorKind::Unexpected, message)
-            .with_outcome(Outcome::Unknown)
+            .with_outcome(RequestOutcome::Unknown)
             .with_context("batch", self.config.name)
     }
 }

@@ -77,10 +77,10 @@ pub struct Cache<K, V>(Arc<Inner<K, V>>);
 struct Inner<K, V> {
     config: CacheConfig,
     metrics: ClientMetrics,
-    state: Mutex<State<K, V>>,
+    state: Mutex<CacheState<K, V>>,
 }
 
-struct State<K, V> {
+struct CacheState<K, V> {
     slots: HashMap<K, CacheSlot<V>>,
     /// The number of slots with an entry.
     entries: usize,
@@ -92,12 +92,12 @@ struct State<K, V> {
 
 /// The state of one key. Never empty: removed with its last part.
 struct CacheSlot<V> {
-    entry: Option<Entry<V>>,
+    entry: Option<CachedValue<V>>,
     /// Loads in progress, in the order in which they began. Usually one.
     loads: Vec<Load<V>>,
 }
 
-struct Entry<V> {
+struct CachedValue<V> {
     value: Arc<V>,
     /// When its load began, and a count that distinguishes loads of the same instant.
     began: (Instant, u64),
@@ -119,7 +119,7 @@ where
     /// An empty cache.
     #[must_use]
     pub fn new(config: CacheConfig, metrics: &ClientMetrics) -> Self {
-        let state = State {
+        let state = CacheState {
             slots: HashMap::new(),
             entries: 0,
             loads: 0,
@@ -307,17 +307,17 @@ where
         Found::Begun(ended, urgency, running)
     }
 
-    fn usable(&self, entry: &Entry<V>, freshness: Freshness) -> bool {
+    fn usable(&self, entry: &CachedValue<V>, freshness: Freshness) -> bool {
         freshness.allows(entry.began.0)
             && self.config.max_age.is_none_or(|age| entry.began.0.elapsed() <= age)
     }
 
-    fn store(self: &Arc<Self>, state: &mut State<K, V>, key: K, value: Arc<V>, began: (Instant, u64)) {
+    fn store(self: &Arc<Self>, state: &mut CacheState<K, V>, key: K, value: Arc<V>, began: (Instant, u64)) {
         let slot = state.slots.entry(key).or_insert_with(CacheSlot::empty);
         if slot.entry.as_ref().is_some_and(|entry| entry.began > began) {
             return;
         }
-        if slot.entry.replace(Entry { value, began }).is_none() {
+        if slot.entry.replace(CachedValue { value, began }).is_none() {
             state.entries += 1;
         }
         if self.config.max_entries.is_some_and(|max| state.entries > max) {
@@ -333,7 +333,7 @@ where
     }
 
     /// Drops the oldest answers. A tenth more than needed, so that it is rarely done.
-    fn evict(&self, state: &mut State<K, V>) {
+    fn evict(&self, state: &mut CacheState<K, V>) {
         let max = self.config.max_entries.unwrap_or(usize::MAX);
         let mut began: Vec<_> =
             state.slots.values().filter_map(|slot| Some(slot.entry.as_ref()?.began)).collect();
@@ -356,9 +356,9 @@ impl<V> CacheSlot<V> {
     }
 }
 
-impl<K: Eq + Hash, V> State<K, V> {
+impl<K: Eq + Hash, V> CacheState<K, V> {
     /// Drops entries, but no loads in progress.
-    fn drop_entries(&mut self, old: impl Fn(&Entry<V>) -> bool) {
+    fn drop_entries(&mut self, old: impl Fn(&CachedValue<V>) -> bool) {
         self.slots.retain(|_, slot| {
             if slot.entry.as_ref().is_some_and(&old) {
                 slot.entry = None;
@@ -443,7 +443,7 @@ impl<K: Eq + Hash, V> Drop for RunningLoad<K, V> {
     }
 }
 
-impl<K: Eq + Hash, V> State<K, V> {
+impl<K: Eq + Hash, V> CacheState<K, V> {
     fn remove_load(&mut self, key: &K, began: (Instant, u64)) {
         let Some(slot) = self.slots.get_mut(key) else {
             return;

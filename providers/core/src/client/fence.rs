@@ -38,14 +38,14 @@ use tokio::{
 pub struct Fence(Arc<Inner>);
 
 struct Inner {
-    state: watch::Sender<State>,
+    state: watch::Sender<FenceState>,
     writes: watch::Sender<usize>,
     /// When a write was last abandoned before it returned.
     abandoned: Mutex<Option<Instant>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum FenceState {
     /// There is no election.
     Open,
     /// This process is not the leader yet.
@@ -55,7 +55,7 @@ enum State {
     Closed,
 }
 
-impl State {
+impl FenceState {
     fn allows(self, now: Instant) -> bool {
         match self {
             Self::Open => true,
@@ -88,12 +88,12 @@ impl std::error::Error for Fenced {}
 impl Default for Fence {
     /// Writes are allowed until [`Fence::close`]: there is no election.
     fn default() -> Self {
-        Self::new(State::Open)
+        Self::new(FenceState::Open)
     }
 }
 
 impl Fence {
-    fn new(state: State) -> Self {
+    fn new(state: FenceState) -> Self {
         Self(Arc::new(Inner {
             state: watch::Sender::new(state),
             writes: watch::Sender::new(0),
@@ -104,15 +104,15 @@ impl Fence {
     /// A fence that allows nothing before [`Fence::allow_until`].
     #[must_use]
     pub fn standby() -> Self {
-        Self::new(State::Standby)
+        Self::new(FenceState::Standby)
     }
 
     /// Allows writes until this instant, instead of the previous one. After [`Fence::close`] it does nothing.
     pub fn allow_until(&self, end: Instant) {
         self.0.state.send_if_modified(|state| {
-            let changes = *state != State::Closed && *state != State::Until(end);
+            let changes = *state != FenceState::Closed && *state != FenceState::Until(end);
             if changes {
-                *state = State::Until(end);
+                *state = FenceState::Until(end);
             }
             changes
         });
@@ -120,7 +120,7 @@ impl Fence {
 
     /// Refuses writes from now on, permanently, and cuts off writes in progress.
     pub fn close(&self) {
-        self.0.state.send_replace(State::Closed);
+        self.0.state.send_replace(FenceState::Closed);
     }
 
     /// Whether a write may begin now.
@@ -136,12 +136,12 @@ impl Fence {
             let now = *state.borrow_and_update();
             // The sender lives as long as `self`, so that waiting for a change does not fail.
             match now {
-                State::Standby | State::Closed => return,
-                State::Open => {
+                FenceState::Standby | FenceState::Closed => return,
+                FenceState::Open => {
                     let _ = state.changed().await;
                 }
-                State::Until(end) if Instant::now() >= end => return,
-                State::Until(end) => tokio::select! {
+                FenceState::Until(end) if Instant::now() >= end => return,
+                FenceState::Until(end) => tokio::select! {
                     _ = state.changed() => {}
                     () = sleep_until(end) => {}
                 },

@@ -1,4 +1,32 @@
 //! The gate, which every cloud call passes.
+//!
+//! # Expected flow
+//!
+//! 1. A provider calls [`Gate::call`] with an operation, a priority, and a function that sends the request once.
+//! 2. The priority is raised if a user waits for the answer of a load that began in the background. While few requests remain of
+//!    the cloud's quota, background work is refused at once ([`ErrorKind::RateLimited`]).
+//! 3. The call gets a number, a span and a deadline, within which all of the following happens.
+//! 4. A write asks the fence whether this process may write.
+//! 5. The call waits for a permit of the operation's bucket: rate, burst and requests in flight. Users come before background.
+//! 6. The attempt runs with its own timeout. The fence cuts off a write when the lease is lost.
+//! 7. The answer goes to the bucket: one that throttles lowers the rate.
+//! 8. After an error, the table of [`Gate::call`] decides: the call ends, or it waits (as long as the cloud asks for, else with
+//!    backoff) and continues at 4.
+//! 9. The metrics count the call, also if its future was dropped.
+//!
+//! # Guarantees
+//!
+//! - This is the only layer that repeats the call of an API.
+//! - A write that may have been carried out is never repeated blindly. Its error has [`RequestOutcome::Unknown`], and the caller reads.
+//! - No write begins after the lease is lost, not even between two attempts.
+//! - A call ends by its deadline, whatever the cloud does.
+//! - Dropping the future cancels the attempt and returns its permit.
+//!
+//! # Caveats
+//!
+//! - The priority that a caller passes is a lower bound: a user who waits for the same answer raises it.
+//! - A call with a timeout of its own may wait for quota for a minute longer.
+//! - Requests for credentials (tokens, metadata) do not pass the gate unless the provider sends them through it.
 
 use std::{
     collections::HashMap,
@@ -24,11 +52,11 @@ use super::{
     later,
     metrics::ClientMetrics,
     op::{Effect, Operation},
-    rate_limit::{Bucket, Permit, Quota, RESERVED},
+    rate_limit::{Bucket, Permit, Quota, RESERVED, Refill},
     retry::RetryPolicy,
     urgency::{raised, user_waits},
 };
-use crate::{Error, ErrorKind, Outcome, Priority, Result, Retry};
+use crate::{Error, ErrorKind, Priority, RequestOutcome, Result, Retry};
 
 /// How long a call with a timeout of its own may wait for quota.
 const QUOTA_WAIT: Duration = Duration::from_secs(60);
@@ -42,6 +70,8 @@ pub struct GateConfig {
     pub buckets: Vec<(&'static str, Quota)>,
     /// The share of each bucket's burst and slots that background leaves to users, from 0 to 1.
     pub reserved: f64,
+    /// How the tokens of all buckets come back.
+    pub refill: Refill,
     /// When calls are repeated.
     pub retry: RetryPolicy,
     /// How long one attempt may take.
@@ -61,6 +91,7 @@ impl GateConfig {
             provider,
             buckets: Vec::new(),
             reserved: RESERVED,
+            refill: Refill::default(),
             retry: RetryPolicy::default(),
             attempt_timeout: Duration::from_secs(30),
             deadline: Duration::from_secs(120),
@@ -145,7 +176,7 @@ impl Gate {
         let bucket = buckets.entry(name).or_insert_with(|| {
             let listed = inner.config.buckets.iter().find(|(bucket, _)| *bucket == name);
             let quota = listed.map_or_else(Quota::default, |(_, quota)| *quota);
-            let bucket = Bucket::reserving(quota, inner.config.reserved);
+            let bucket = Bucket::refilled(quota, inner.config.reserved, inner.config.refill);
             inner.metrics.watch_bucket(inner.config.provider, name, &bucket);
             bucket
         });
@@ -161,7 +192,7 @@ impl Gate {
     /// | [`RateLimited`](ErrorKind::RateLimited): the cloud refused it | yes | yes | yes |
     /// | no answer within the attempt's timeout | yes | yes | never |
     /// | another error that [allows it](Error::retry) | yes | yes | no |
-    /// | [`Retry::Never`], or [`Outcome::Unknown`] of a write | no (read: by `retry`) | by `retry` | never |
+    /// | [`Retry::Never`], or [`RequestOutcome::Unknown`] of a write | no (read: by `retry`) | by `retry` | never |
     ///
     /// Dropping the future cancels the attempt and returns its quota.
     ///
@@ -169,7 +200,7 @@ impl Gate {
     /// The last attempt's error, with the number of attempts if there were several. [`ErrorKind::Timeout`] once the
     /// deadline has passed, with the call's activity at that time and the last attempt's error as its source.
     ///
-    /// The error of a write has [`Outcome::Unknown`] if *any* of its attempts may have been carried out. The caller must then
+    /// The error of a write has [`RequestOutcome::Unknown`] if *any* of its attempts may have been carried out. The caller must then
     /// read the state instead of sending the write again. A [`Effect::Write`] of that kind has [`Retry::Never`].
     ///
     /// [`ErrorKind::NotLeader`] for a write that the [fence](GateConfig::fence) refuses or cuts off.
@@ -198,7 +229,7 @@ impl Gate {
         let number = inner.calls.fetch_add(1, Relaxed) + 1;
         let span =
             info_span!("cloud", provider = inner.config.provider, operation = op.name(), call = number);
-        let mut record = Record {
+        let mut record = CallRecord {
             inner,
             op: op.name(),
             began: Instant::now(),
@@ -244,14 +275,14 @@ impl fmt::Debug for Gate {
 }
 
 /// Counts a call when it ends, even if its future is dropped.
-struct Record<'a> {
+struct CallRecord<'a> {
     inner: &'a Inner,
     op: &'static str,
     began: Instant,
     result: &'static str,
 }
 
-impl Drop for Record<'_> {
+impl Drop for CallRecord<'_> {
     fn drop(&mut self) {
         self.inner
             .metrics
@@ -284,8 +315,10 @@ enum Next {
 impl<'a, O: Operation> Call<'a, O> {
     fn new(gate: &'a Gate, op: O, options: CallOptions, began: Instant) -> Self {
         let inner = &*gate.inner;
-        let allowed = options.timeout.map(|timeout| timeout.saturating_add(QUOTA_WAIT));
-        let allowed = allowed.unwrap_or(inner.config.deadline);
+        let allowed = match options.timeout {
+            Some(timeout) => timeout.saturating_add(QUOTA_WAIT),
+            None => inner.config.deadline,
+        };
         Self {
             inner,
             fence: &gate.fence,
@@ -345,14 +378,17 @@ impl<'a, O: Operation> Call<'a, O> {
             .metrics
             .waited(config.provider, self.op.bucket(), self.priority, began.elapsed());
         // A permit that comes at the last moment leaves no time for the request.
-        permit.ok().filter(|_| Instant::now() < self.deadline).ok_or_else(|| {
-            let message = format!("gave up after {:?}, waiting for the cloud's quota", self.allowed);
-            let mut error = Error::new(ErrorKind::Timeout, message).with_context("bucket", self.op.bucket());
-            if let Some(last) = self.last.take() {
-                error = error.with_source(last);
-            }
-            self.finish(error)
-        })
+        if let Ok(permit) = permit
+            && Instant::now() < self.deadline
+        {
+            return Ok(permit);
+        }
+        let message = format!("gave up after {:?}, waiting for the cloud's quota", self.allowed);
+        let mut error = Error::new(ErrorKind::Timeout, message).with_context("bucket", self.op.bucket());
+        if let Some(last) = self.last.take() {
+            error = error.with_source(last);
+        }
+        Err(self.finish(error))
     }
 
     /// Runs one attempt and reports to the bucket the effect of the reply on the quota.
@@ -395,7 +431,8 @@ impl<'a, O: Operation> Call<'a, O> {
             ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::NotLeader => drop(permit),
             _ => permit.accepted(),
         }
-        if self.writes() && (error.outcome() == Outcome::Unknown || error.kind() == ErrorKind::Timeout) {
+        if self.writes() && (error.outcome() == RequestOutcome::Unknown || error.kind() == ErrorKind::Timeout)
+        {
             self.unknown = true;
         }
         Err(error)
@@ -420,7 +457,7 @@ impl<'a, O: Operation> Call<'a, O> {
 
     /// Decides whether and when to try again.
     fn next(&self, error: &Error, backoff: impl FnOnce() -> Duration) -> Next {
-        let refused = error.kind() == ErrorKind::RateLimited && error.outcome() == Outcome::NotDone;
+        let refused = error.kind() == ErrorKind::RateLimited && error.outcome() == RequestOutcome::NotDone;
         let safe = self.op.effect() != Effect::Write || (refused && !self.unknown);
         // A wait for a busy object is the caller's: here, it would hold a worker.
         let is_busy = error.kind() == ErrorKind::Conflict && error.retry() != Retry::Backoff;
@@ -452,7 +489,7 @@ impl<'a, O: Operation> Call<'a, O> {
             error = error.with_context("attempts", self.attempts.to_string());
         }
         if self.unknown {
-            error = error.with_outcome(Outcome::Unknown);
+            error = error.with_outcome(RequestOutcome::Unknown);
             if self.op.effect() == Effect::Write {
                 error = error.with_retry(Retry::Never);
             }
@@ -463,8 +500,8 @@ impl<'a, O: Operation> Call<'a, O> {
 
 fn fenced(reason: Fenced) -> Error {
     let outcome = match reason {
-        Fenced::Refused => Outcome::NotDone,
-        Fenced::Cut => Outcome::Unknown,
+        Fenced::Refused => RequestOutcome::NotDone,
+        Fenced::Cut => RequestOutcome::Unknown,
     };
     Error::new(ErrorKind::NotLeader, reason.to_string()).with_outcome(outcome)
 }

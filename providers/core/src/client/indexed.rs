@@ -228,14 +228,16 @@ impl<T: Indexed> IndexedCache<T> {
         if let Some(complete) = key.and_then(|key| self.complete(key, freshness)) {
             return Ok(complete);
         }
-        let load = || {
-            let load = load();
-            async move {
-                let began = Instant::now();
-                Ok(Listing::new(began, load.await?))
-            }
-        };
-        let listing = self.listings.get((), freshness, priority, load).await?;
+        let listing = self
+            .listings
+            .get((), freshness, priority, || {
+                let load = load();
+                async move {
+                    let began = Instant::now();
+                    Ok(Listing::new(began, load.await?))
+                }
+            })
+            .await?;
         Ok(self.corrected(listing))
     }
 

@@ -65,6 +65,16 @@ impl Default for Quota {
 }
 
 impl Quota {
+    /// So many requests in a minute, for [`Refill::EachMinute`].
+    #[must_use]
+    pub fn per_minute(requests: u32, max_in_flight: u32) -> Self {
+        Self {
+            rate: f64::from(requests) / 60.0,
+            burst: requests,
+            max_in_flight,
+        }
+    }
+
     /// Limits the requests per second to this many, on average and in bursts.
     #[must_use]
     #[expect(
@@ -95,6 +105,17 @@ impl Quota {
     }
 }
 
+/// How the tokens of a bucket come back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Refill {
+    /// Steadily, at the rate of the quota.
+    #[default]
+    Steady,
+    /// All at once, at each full minute of the clock: for clouds that count requests by the minute. [`Quota::burst`] is the number of
+    /// requests in a minute.
+    EachMinute,
+}
+
 /// The state of a bucket at one moment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BucketState {
@@ -120,10 +141,10 @@ pub struct Bucket(Arc<Shared>);
 pub(super) struct WeakBucket(Weak<Shared>);
 
 struct Shared {
-    state: Mutex<State>,
+    state: Mutex<LimiterState>,
 }
 
-struct State {
+struct LimiterState {
     level: Level,
     user: Queue,
     background: Queue,
@@ -155,8 +176,14 @@ impl Bucket {
     /// background always gets at least one.
     #[must_use]
     pub fn reserving(quota: Quota, share: f64) -> Self {
-        let state = State {
-            level: Level::new(quota, share, Instant::now()),
+        Self::refilled(quota, share, Refill::Steady)
+    }
+
+    /// As [`reserving`](Self::reserving), with tokens that come back in this way.
+    #[must_use]
+    pub fn refilled(quota: Quota, share: f64, refill: Refill) -> Self {
+        let state = LimiterState {
+            level: Level::new(quota, share, refill, Instant::now()),
             user: Queue::new(),
             background: Queue::new(),
             arrivals: 0,
@@ -277,7 +304,7 @@ impl fmt::Debug for Bucket {
     }
 }
 
-impl State {
+impl LimiterState {
     fn queue(&mut self, priority: Priority) -> &mut Queue {
         match priority {
             Priority::User => &mut self.user,
@@ -324,7 +351,7 @@ impl Shared {
         }
     }
 
-    fn wake_at(self: &Arc<Self>, state: &mut State, at: Instant) {
+    fn wake_at(self: &Arc<Self>, state: &mut LimiterState, at: Instant) {
         if let Some(timer) = &state.timer {
             if timer.at <= at && !timer.task.is_finished() {
                 return;
@@ -370,12 +397,12 @@ pub struct Permit {
     shared: Arc<Shared>,
     epoch: u64,
     used: bool,
-    reply: Reply,
+    reply: PermitReply,
 }
 
 /// The meaning of a reply for the quota.
 #[derive(Clone, Copy, Debug)]
-enum Reply {
+enum PermitReply {
     Nothing,
     Accepted,
     Throttled(Option<Duration>),
@@ -387,7 +414,7 @@ impl Permit {
             shared: Arc::clone(shared),
             epoch,
             used: false,
-            reply: Reply::Nothing,
+            reply: PermitReply::Nothing,
         }
     }
 
@@ -398,12 +425,12 @@ impl Permit {
 
     /// The cloud accepted the request.
     pub fn accepted(mut self) {
-        self.reply = Reply::Accepted;
+        self.reply = PermitReply::Accepted;
     }
 
     /// The cloud throttles, and may request a pause of this time.
     pub fn throttled(mut self, retry_after: Option<Duration>) {
-        self.reply = Reply::Throttled(retry_after);
+        self.reply = PermitReply::Throttled(retry_after);
     }
 }
 
@@ -413,9 +440,9 @@ impl Drop for Permit {
             let now = Instant::now();
             let mut state = self.shared.state.lock();
             match self.reply {
-                Reply::Nothing => {}
-                Reply::Accepted => state.level.accepted(self.epoch, now),
-                Reply::Throttled(retry_after) => state.level.throttled(self.epoch, retry_after, now),
+                PermitReply::Nothing => {}
+                PermitReply::Accepted => state.level.accepted(self.epoch, now),
+                PermitReply::Throttled(retry_after) => state.level.throttled(self.epoch, retry_after, now),
             }
             state.level.release(self.used, self.epoch, now);
         }

@@ -64,10 +64,9 @@ impl RecentErrors {
         }
         let mut recent = self.errors.lock();
         let (kind, message) = (error.kind(), error.report());
-        let same = |other: &RecentError| {
-            (other.operation, other.kind, other.message.as_str()) == (operation, kind, message.as_str())
-        };
-        let known = recent.iter().position(same);
+        let known = recent
+            .iter()
+            .position(|other| other.operation == operation && other.kind == kind && other.message == message);
         let before = known.and_then(|place| recent.remove(place)).map_or(0, |known| known.count);
         recent.truncate(MOST - 1);
         recent.push_front(RecentError {

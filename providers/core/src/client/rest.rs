@@ -33,7 +33,7 @@ pub use self::{
     http::{Proxies, Tls, client_identity, http_client, root_certificates},
 };
 use super::{CallOptions, Gate, Operation};
-use crate::{Error, ErrorKind, Outcome, Priority, Result};
+use crate::{Error, ErrorKind, Priority, RequestOutcome, Result};
 
 /// The longest body of a refusal that is read, in bytes.
 const REFUSAL_MAX: usize = 1 << 20;
@@ -154,17 +154,17 @@ impl<'a, O, E> Call<'a, O, E> {
 /// Sends a call and reads the JSON of its answer.
 ///
 /// # Errors
-/// As [`RestApi::refused`] and [`Failure`] map them. After an error with [`Outcome::Unknown`] a write may have been carried
+/// As [`RestApi::refused`] and [`Failure`] map them. After an error with [`RequestOutcome::Unknown`] a write may have been carried
 /// out.
 pub async fn json<A: RestApi, T: DeserializeOwned + Send>(
     api: &A,
     call: &Call<'_, A::Operation, A::Endpoint>,
     priority: Priority,
 ) -> Result<T> {
-    let decode = |target: &Target, body: &[u8]| {
+    send(api, call, priority, |target, body| {
         serde_json::from_slice(body).map_err(|error| Failure::Shape(error).into_error(target))
-    };
-    send(api, call, priority, decode).await
+    })
+    .await
 }
 
 /// Sends a call whose answer has only a status.
@@ -189,18 +189,19 @@ async fn send<A: RestApi, T: Send>(
         priority,
         timeout: call.timeout,
     };
-    let attempt = || async {
-        // The same for all types of replies.
-        let attempt: BoxFuture<'_, _> = Box::pin(attempt(api, call));
-        let (target, body) = attempt.await?;
-        // The answer may be complete for a call that expects no body.
-        match (decode(&target, body.as_deref().unwrap_or_default()), body) {
-            (Err(_), Err(failure)) => Err(failure.into_error(&target)),
-            (result, _) => result,
-        }
-    };
-    let result = api.gate().call(call.operation, options, attempt).await;
-    result.map_err(|error| error.with_operation(call.operation.name()))
+    api.gate()
+        .call(call.operation, options, || async {
+            // The same for all types of replies.
+            let attempt: BoxFuture<'_, _> = Box::pin(attempt(api, call));
+            let (target, body) = attempt.await?;
+            // The answer may be complete for a call that expects no body.
+            match (decode(&target, body.as_deref().unwrap_or_default()), body) {
+                (Err(_), Err(failure)) => Err(failure.into_error(&target)),
+                (result, _) => result,
+            }
+        })
+        .await
+        .map_err(|error| error.with_operation(call.operation.name()))
 }
 
 /// Sends the request once, or twice if the credentials are refused. The answer means success; its body may not have arrived.
@@ -232,7 +233,7 @@ async fn attempt<A: RestApi>(
     // A redirect can turn any other method into a GET, whose answer does not confirm the change.
     if call.method != Method::GET && *response.url() != url {
         let text = format!("{target}: redirected to {}", response.url().path());
-        return Err(Error::new(ErrorKind::Unexpected, text).with_outcome(Outcome::Unknown));
+        return Err(Error::new(ErrorKind::Unexpected, text).with_outcome(RequestOutcome::Unknown));
     }
     if api.is_success(call.endpoint, &call.method, response.status()) {
         return Ok((target, read_body(response, A::BODY_MAX).await));
@@ -265,8 +266,7 @@ async fn request<A: RestApi>(
     let began = Instant::now();
     let response = api.authorize(request, credentials).send().await;
     let elapsed = began.elapsed();
-    let answer = response.as_ref().ok();
-    let answer = answer.map(|response| (response.status(), response.headers()));
+    let answer = response.as_ref().ok().map(|response| (response.status(), response.headers()));
     api.answered(call.operation, &call.method, answer, elapsed);
     if let Some((status, headers)) = answer {
         // The span has the number of the call; the id joins it to the cloud's own logs.

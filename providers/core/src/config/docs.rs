@@ -9,7 +9,7 @@ use std::fmt::{self, Write as _};
 use serde::de::DeserializeOwned;
 
 use super::{
-    probe,
+    probe::ValueKind,
     section::{ConfigFile, Section, is_secret},
 };
 
@@ -41,16 +41,16 @@ impl KeyDoc {
         T: DeserializeOwned + fmt::Debug + 'static,
     {
         let secret = is_secret::<T>();
-        let kind = probe::kind_of::<T>();
+        let kind = ValueKind::of::<T>();
         let default = if secret {
             String::new()
         } else {
             written(&format!("{default:?}"), &kind)
         };
-        let about = one_line(about);
-        let (about, example) = match about.split_once(EXAMPLE) {
+        let meaning = one_line(about);
+        let (about, example) = match meaning.split_once(EXAMPLE) {
             Some((about, example)) => (about.to_owned(), example.trim_end_matches("`.").to_owned()),
-            None => (about, String::new()),
+            None => (meaning, String::new()),
         };
         Self {
             name,
@@ -65,9 +65,10 @@ impl KeyDoc {
     /// Describes the environment variable of the key.
     #[must_use]
     pub fn with_variable(mut self, variable: &str) -> Self {
-        let separated = match self.kind.starts_with("list") {
-            true => ", separated by commas",
-            false => "",
+        let separated = if self.kind.starts_with("list") {
+            ", separated by commas"
+        } else {
+            ""
         };
         // Writing to a string cannot fail.
         let _ = write!(self.about, " Variable `{variable}`{separated}.");
@@ -115,12 +116,12 @@ impl SectionDoc {
 #[must_use]
 pub fn markdown<T: ConfigFile>(heading_level: usize, is_live: impl Fn(&str) -> bool) -> String {
     let marks = "#".repeat(heading_level.clamp(1, 6));
-    let of_section = |section: &SectionDoc| {
+    let mut sections = Vec::new();
+    for section in T::sections() {
         let header = section.header();
-        let table = table(section, |key| is_live(&format!("{header} {key}")));
-        format!("{marks} `{header}`\n\n{table}")
-    };
-    let sections: Vec<String> = T::sections().iter().map(of_section).collect();
+        let table = table(&section, |key| is_live(&format!("{header} {key}")));
+        sections.push(format!("{marks} `{header}`\n\n{table}"));
+    }
     sections.join("\n")
 }
 
@@ -140,10 +141,6 @@ fn table(section: &SectionDoc, is_live: impl Fn(&str) -> bool) -> String {
     text.push_str(
         "| Key | Type | Default | Example | Changes take effect | Meaning |\n|---|---|---|---|---|---|\n",
     );
-    let code = |value: &str| match value {
-        "" => String::new(),
-        value => format!("`{}`", cell(value)),
-    };
     for key in &section.keys {
         // Writing to a string cannot fail.
         let _ = writeln!(
@@ -165,6 +162,14 @@ fn table(section: &SectionDoc, is_live: impl Fn(&str) -> bool) -> String {
     text
 }
 
+/// A value in a cell, marked as code.
+fn code(value: &str) -> String {
+    if value.is_empty() {
+        return String::new();
+    }
+    format!("`{}`", cell(value))
+}
+
 /// Escapes `|`, which would end the cell.
 fn cell(text: &str) -> String {
     text.replace('|', r"\|")
@@ -179,14 +184,18 @@ fn one_line(lines: &[&str]) -> String {
         .join(" ")
 }
 
+/// A variant's name in any spelling: `RoundRobin`, `round-robin`.
+fn plain(name: &str) -> String {
+    name.replace(['-', '_'], "").to_lowercase()
+}
+
 /// The text of a default in the file, from its `Debug` text.
-fn written(debug: &str, kind: &probe::Kind) -> String {
+fn written(debug: &str, kind: &ValueKind) -> String {
     let inner = debug.strip_prefix("Some(").and_then(|rest| rest.strip_suffix(')')).unwrap_or(debug);
-    if let probe::Kind::OneOf(variants) = kind {
-        let plain = |name: &str| name.replace(['-', '_'], "").to_lowercase();
-        if let Some(variant) = variants.iter().find(|variant| plain(variant) == plain(inner)) {
-            return (*variant).to_owned();
-        }
+    if let ValueKind::OneOf(variants) = kind
+        && let Some(variant) = variants.iter().find(|variant| plain(variant) == plain(inner))
+    {
+        return (*variant).to_owned();
     }
     let list = inner.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(inner);
     let text = if list.matches('"').count() == 2 {

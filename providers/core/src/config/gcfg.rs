@@ -1,6 +1,6 @@
 //! The text of a Go cloud config: the dialect of `gcfg` (git-config-like INI), read into a document with positions.
 //!
-//! Syntax, meaning and error texts are those of the Go library, so that a file for the Go cloud controllers has the same
+//! Syntax, meaning and error texts are those of the Go library, so that a file for the Go cloud-controller-managers has the same
 //! meaning here:
 //!
 //! | Topic | Rule |
@@ -80,6 +80,8 @@ pub struct Value {
     pub start: Position,
     /// Its end in the file: just past its last character, perhaps on a later line.
     pub end: Position,
+    /// Whether a comment follows without a space: the `#` or `;` may have been meant as a part of the value.
+    pub is_cut: bool,
 }
 
 impl fmt::Debug for Value {
@@ -93,14 +95,19 @@ impl fmt::Debug for Value {
 
 /// One line `key` or `key = value`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct GcfgEntry {
     /// The key.
     pub key: Name,
     /// The value; `None` if there is no `=`.
     pub value: Option<Value>,
 }
 
-impl Entry {
+impl GcfgEntry {
+    /// Whether the value is the empty text.
+    pub(super) fn is_empty(&self) -> bool {
+        self.value.as_ref().is_some_and(|value| value.text.is_empty())
+    }
+
     /// Where the value begins, or the key if there is no value.
     #[must_use]
     pub fn position(&self) -> Position {
@@ -116,7 +123,7 @@ pub struct Section {
     /// The subsection's name, if the header has one.
     pub subsection: Option<Name>,
     /// The keys in the order of the file.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<GcfgEntry>,
 }
 
 /// A whole file, in the order of the file.

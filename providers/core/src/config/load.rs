@@ -152,7 +152,7 @@ pub fn validate<S>(loaded: Result<Parsed<S>, LoadError>) -> Result<()> {
 pub fn log_warnings(warnings: &[Problem], known: &[Problem]) {
     for warning in warnings {
         if !known.iter().any(|known| known.message() == warning.message()) {
-            warn!(%warning, "Suspicious cloud config");
+            warn!(%warning, "The cloud config needs attention");
         }
     }
 }

@@ -5,8 +5,8 @@
 ///
 /// The struct gets public `Debug`, `Clone`, `Default` and [`Section`](crate::config::Section). A field's type is
 /// anything that serde deserializes from a text, a bool, a number, a list of these or an enum without data; durations
-/// are [`GoDuration`](crate::config::GoDuration), secrets `secrecy::SecretString` (or an `Option` or `Vec` of it). A
-/// field without a default has the default of its type.
+/// are [`GoDuration`](crate::config::GoDuration), secrets `secrecy::SecretString` (or an `Option` or `Vec` of it). Other types
+/// need `PartialEq`, which decides whether a reload changes the key. A field without a default has the default of its type.
 ///
 /// `"key" | "VARIABLE"` is a key with an environment variable. The variable overrides the file
 /// ([`load_yaml`](crate::config::load_yaml)); items of a list are separated by commas there.
@@ -74,13 +74,27 @@ macro_rules! config_section {
             }
 
             fn changed_keys(&self, new: &Self) -> ::std::vec::Vec<&'static str> {
-                let same: &[(&'static str, bool)] = &[
-                    $( ($key, $crate::config::same_value(&self.$field, &new.$field)), )*
-                ];
-                same.iter().filter(|(_, same)| !same).map(|(key, _)| *key).collect()
+                let mut changed = ::std::vec::Vec::new();
+                $(
+                    if !$crate::same_value!(self.$field, new.$field) {
+                        changed.push($key);
+                    }
+                )*
+                changed
             }
         }
     };
+}
+
+/// Whether two values of a key are equal. Their type has `PartialEq`, or is a secret.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! same_value {
+    ($old:expr, $new:expr) => {{
+        #[allow(unused_imports, reason = "secrets have a comparison of their own")]
+        use $crate::config::CompareValues as _;
+        $crate::config::KeyValues(&$old, &$new).are_same()
+    }};
 }
 
 /// Defines a struct that reads a whole config file: each field is a section with its name in the file. Its type is a

@@ -10,7 +10,7 @@ use super::{duration, value::one_of};
 
 /// The kind of value of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ValueKind {
     Bool,
     Int,
     Uint,
@@ -19,7 +19,7 @@ pub(super) enum Kind {
     /// A text of the form that the type describes.
     TextOf(String),
     Duration,
-    ListOf(Box<Kind>),
+    ListOf(Box<ValueKind>),
     OneOf(&'static [&'static str]),
     /// A map of any keys to values of one type.
     Map,
@@ -27,7 +27,18 @@ pub(super) enum Kind {
     Struct(&'static [&'static str]),
 }
 
-impl fmt::Display for Kind {
+impl ValueKind {
+    /// The kind of value of a key of this type.
+    pub(super) fn of<T: DeserializeOwned>() -> Self {
+        match T::deserialize(Probe) {
+            Err(Answer(kind)) => kind,
+            // It needs no input, so any text is valid.
+            Ok(_) => Self::Text,
+        }
+    }
+}
+
+impl fmt::Display for ValueKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Bool => f.write_str("bool"),
@@ -49,17 +60,8 @@ impl fmt::Display for Kind {
     }
 }
 
-/// The kind of value of a key of this type.
-pub(super) fn kind_of<T: DeserializeOwned>() -> Kind {
-    match T::deserialize(Probe) {
-        Err(Answer(kind)) => kind,
-        // It needs no input, so any text is valid.
-        Ok(_) => Kind::Text,
-    }
-}
-
 #[derive(Debug)]
-struct Answer(Kind);
+struct Answer(ValueKind);
 
 impl fmt::Display for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -71,7 +73,7 @@ impl std::error::Error for Answer {}
 
 impl de::Error for Answer {
     fn custom<T: fmt::Display>(_: T) -> Self {
-        Self(Kind::Text)
+        Self(ValueKind::Text)
     }
 }
 
@@ -80,13 +82,13 @@ struct Probe;
 macro_rules! answers {
     ($($method:ident $kind:ident;)*) => {$(
         fn $method<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Answer> {
-            Err(Answer(Kind::$kind))
+            Err(Answer(ValueKind::$kind))
         }
     )*};
 }
 
 /// The form that the type expects, without the article.
-fn text_kind<'de, V: Visitor<'de>>(visitor: &V) -> Kind {
+fn text_kind<'de, V: Visitor<'de>>(visitor: &V) -> ValueKind {
     struct Expecting<'a, V>(&'a V);
 
     impl<'de, V: Visitor<'de>> fmt::Display for Expecting<'_, V> {
@@ -101,9 +103,9 @@ fn text_kind<'de, V: Visitor<'de>>(visitor: &V) -> Kind {
         .or_else(|| expecting.strip_prefix("a "))
         .unwrap_or(&expecting);
     if form == "string" {
-        Kind::Text
+        ValueKind::Text
     } else {
-        Kind::TextOf(form.to_owned())
+        ValueKind::TextOf(form.to_owned())
     }
 }
 
@@ -138,7 +140,7 @@ impl<'de> Deserializer<'de> for Probe {
         visitor: V,
     ) -> Result<V::Value, Answer> {
         if name == duration::NEWTYPE {
-            Err(Answer(Kind::Duration))
+            Err(Answer(ValueKind::Duration))
         } else {
             visitor.visit_newtype_struct(self)
         }
@@ -147,9 +149,9 @@ impl<'de> Deserializer<'de> for Probe {
     fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Answer> {
         let element = match visitor.visit_seq(self) {
             Err(Answer(kind)) => kind,
-            Ok(_) => Kind::Text,
+            Ok(_) => ValueKind::Text,
         };
-        Err(Answer(Kind::ListOf(Box::new(element))))
+        Err(Answer(ValueKind::ListOf(Box::new(element))))
     }
 
     fn deserialize_enum<V: Visitor<'de>>(
@@ -158,11 +160,11 @@ impl<'de> Deserializer<'de> for Probe {
         variants: &'static [&'static str],
         _: V,
     ) -> Result<V::Value, Answer> {
-        Err(Answer(Kind::OneOf(variants)))
+        Err(Answer(ValueKind::OneOf(variants)))
     }
 
     fn deserialize_map<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Answer> {
-        Err(Answer(Kind::Map))
+        Err(Answer(ValueKind::Map))
     }
 
     fn deserialize_struct<V: Visitor<'de>>(
@@ -171,7 +173,7 @@ impl<'de> Deserializer<'de> for Probe {
         keys: &'static [&'static str],
         _: V,
     ) -> Result<V::Value, Answer> {
-        Err(Answer(Kind::Struct(keys)))
+        Err(Answer(ValueKind::Struct(keys)))
     }
 
     serde::forward_to_deserialize_any! {

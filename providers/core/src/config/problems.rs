@@ -330,9 +330,10 @@ impl Problems {
     }
 
     fn about(&self, path: KeyPath<'_>, message: &dyn fmt::Display) -> Problem {
-        let key = path.key.filter(|_| path.section.is_empty());
-        let variable = key.and_then(|key| self.variables.get(key));
-        let path = variable.map_or(path, |variable| KeyPath::key(variable));
+        let path = match path.key.and_then(|key| self.variables.get(key)) {
+            Some(variable) if path.section.is_empty() => KeyPath::key(variable),
+            _ => path,
+        };
         let problem = self.problem(self.locations.nearest(path), Some(path), format!("{path}: {message}"));
         Problem {
             named: Some(path.to_string()),

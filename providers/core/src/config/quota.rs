@@ -86,19 +86,19 @@ macro_rules! quota_section {
             }
 
             fn changed_keys(&self, new: &Self) -> ::std::vec::Vec<&'static str> {
-                use $crate::config::same_value;
-                let same = [$(
-                    (
-                        ::core::concat!($prefix, "-requests-per-second"),
-                        same_value(&self.$field.rate, &new.$field.rate),
-                    ),
-                    (::core::concat!($prefix, "-burst"), self.$field.burst == new.$field.burst),
-                    (
-                        ::core::concat!($prefix, "-in-flight"),
-                        self.$field.max_in_flight == new.$field.max_in_flight,
-                    ),
-                )+];
-                same.iter().filter(|(_, same)| !same).map(|(key, _)| *key).collect()
+                let mut changed = ::std::vec::Vec::new();
+                $(
+                    if !$crate::same_value!(self.$field.rate, new.$field.rate) {
+                        changed.push(::core::concat!($prefix, "-requests-per-second"));
+                    }
+                    if self.$field.burst != new.$field.burst {
+                        changed.push(::core::concat!($prefix, "-burst"));
+                    }
+                    if self.$field.max_in_flight != new.$field.max_in_flight {
+                        changed.push(::core::concat!($prefix, "-in-flight"));
+                    }
+                )+
+                changed
             }
         }
 

@@ -3,7 +3,7 @@
 //! A file of `gcfg` has sections. A YAML or JSON file is one section, whose name is empty; nested maps are values of keys.
 
 use std::{
-    any::{Any, TypeId},
+    any::TypeId,
     collections::{BTreeMap, BTreeSet},
     fmt,
 };
@@ -13,12 +13,17 @@ use serde::de::DeserializeOwned;
 
 use super::{
     docs::{KeyDoc, SectionDoc},
-    gcfg::{Document, Entry, Position, same},
-    probe,
+    gcfg::{Document, GcfgEntry, Position, same},
+    names::{EMPTY_NAME, NameList},
+    probe::ValueKind,
     problems::{KeyPath, Problems},
     suggest, value,
     yaml::{self, KeyCase, Node},
 };
+
+/// The warning about a secret that may be cut. Go's library reads it in the same way.
+const CUT_SECRET: &str = "the value ends before an unquoted # or ;, which begins a comment; if it is part of the secret, write the \
+                          secret in double quotes";
 
 /// A whole config file as a struct, one field per section. Defined with [`config_file!`](crate::config_file).
 pub trait ConfigFile: Default {
@@ -38,7 +43,7 @@ pub trait ConfigFile: Default {
 
 /// The keys that differ between two configs, as `[Section] key`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Changes {
+pub struct ConfigChanges {
     /// The keys that can be applied while running.
     pub live: Vec<String>,
     /// The keys that need a restart.
@@ -102,50 +107,79 @@ impl<S: Section> FileField for BTreeMap<String, S> {
     fn changed_keys(&self, name: &'static str, new: &Self) -> Vec<String> {
         let none = S::default();
         let names: BTreeSet<&String> = self.keys().chain(new.keys()).collect();
-        names
-            .into_iter()
-            .flat_map(|subsection| {
-                let header = KeyPath::new(name, Some(subsection), None);
-                let (old, new) = (self.get(subsection), new.get(subsection));
-                old.unwrap_or(&none)
-                    .changed_keys(new.unwrap_or(&none))
-                    .into_iter()
-                    .map(move |key| header.with_key(key))
-            })
-            .collect()
+        let mut changed = Vec::new();
+        for subsection in names {
+            let header = KeyPath::new(name, Some(subsection), None);
+            let old = self.get(subsection).unwrap_or(&none);
+            let new = new.get(subsection).unwrap_or(&none);
+            for key in old.changed_keys(new) {
+                changed.push(header.with_key(key));
+            }
+        }
+        changed
     }
 }
 
 /// Whether a type contains a secret: neither its value nor its default may be shown.
 pub(super) fn is_secret<T: 'static>() -> bool {
-    let this = TypeId::of::<T>();
     [
         TypeId::of::<SecretString>(),
         TypeId::of::<Option<SecretString>>(),
         TypeId::of::<Vec<SecretString>>(),
     ]
-    .contains(&this)
+    .contains(&TypeId::of::<T>())
 }
 
-/// Whether two values of a key are equal. `Debug` shows the whole value, except for secrets.
+/// The old and the new value of a key, for [`same_value!`](crate::same_value). Secrets have no `PartialEq`. Their comparison is
+/// a method of this type, which the compiler prefers to the trait's.
 #[doc(hidden)]
-#[must_use]
-pub fn same_value<T: fmt::Debug + 'static>(old: &T, new: &T) -> bool {
-    let texts = |value: &dyn Any| -> Option<Vec<String>> {
-        let expose = |secret: &SecretString| secret.expose_secret().to_owned();
-        if let Some(secret) = value.downcast_ref::<SecretString>() {
-            Some(vec![expose(secret)])
-        } else if let Some(secret) = value.downcast_ref::<Option<SecretString>>() {
-            Some(secret.iter().map(expose).collect())
-        } else {
-            let secrets = value.downcast_ref::<Vec<SecretString>>()?;
-            Some(secrets.iter().map(expose).collect())
-        }
-    };
-    match (texts(old), texts(new)) {
-        (Some(old), Some(new)) => old == new,
-        _ => format!("{old:?}") == format!("{new:?}"),
+#[derive(Debug)]
+pub struct KeyValues<'a, T>(pub &'a T, pub &'a T);
+
+/// The comparison of values that are not secret.
+#[doc(hidden)]
+pub trait CompareValues {
+    /// Whether both values are equal.
+    fn are_same(&self) -> bool;
+}
+
+impl<T: PartialEq> CompareValues for KeyValues<'_, T> {
+    fn are_same(&self) -> bool {
+        self.0 == self.1
     }
+}
+
+impl KeyValues<'_, SecretString> {
+    /// Whether both secrets are equal.
+    #[must_use]
+    pub fn are_same(&self) -> bool {
+        same_secret(self.0, self.1)
+    }
+}
+
+impl KeyValues<'_, Option<SecretString>> {
+    /// Whether both secrets are equal, or both missing.
+    #[must_use]
+    pub fn are_same(&self) -> bool {
+        match (self.0, self.1) {
+            (Some(old), Some(new)) => same_secret(old, new),
+            (None, None) => true,
+            _ => false,
+        }
+    }
+}
+
+impl KeyValues<'_, Vec<SecretString>> {
+    /// Whether both lists have the same secrets in the same order.
+    #[must_use]
+    pub fn are_same(&self) -> bool {
+        let (old, new) = (self.0, self.1);
+        old.len() == new.len() && old.iter().zip(new).all(|(old, new)| same_secret(old, new))
+    }
+}
+
+fn same_secret(old: &SecretString, new: &SecretString) -> bool {
+    old.expose_secret() == new.expose_secret()
 }
 
 /// All headers of one section (and subsection) as one: a section may be repeated.
@@ -154,7 +188,7 @@ struct Group<'d> {
     name: &'d str,
     subsection: Option<&'d str>,
     header: Position,
-    entries: Vec<&'d Entry>,
+    entries: Vec<&'d GcfgEntry>,
 }
 
 impl<'d> Group<'d> {
@@ -170,7 +204,7 @@ impl<'d> Group<'d> {
 #[derive(Debug)]
 struct Unknown<'d> {
     path: KeyPath<'d>,
-    entry: &'d Entry,
+    entry: &'d GcfgEntry,
     known: Vec<&'static str>,
 }
 
@@ -303,8 +337,8 @@ impl<'d> FileReader<'d> {
 /// The keys of a section that are not read yet.
 #[derive(Debug)]
 enum UnreadKeys<'d> {
-    Gcfg(Vec<&'d Entry>),
-    Yaml(Vec<&'d yaml::Entry>, KeyCase),
+    Gcfg(Vec<&'d GcfgEntry>),
+    Yaml(Vec<&'d yaml::MappingEntry>, KeyCase),
 }
 
 /// Reads the keys of a section and collects the problems.
@@ -324,7 +358,7 @@ impl SectionReader<'_, '_> {
         let path = KeyPath::new(self.name, self.subsection, Some(name));
         let value = match &mut self.left {
             UnreadKeys::Gcfg(left) => {
-                let entries: Vec<&Entry> = left.extract_if(.., |entry| entry.key.is(name)).collect();
+                let entries: Vec<&GcfgEntry> = left.extract_if(.., |entry| entry.key.is(name)).collect();
                 read_entries(&entries, path, self.problems)
             }
             UnreadKeys::Yaml(left, case) => {
@@ -347,8 +381,14 @@ impl SectionReader<'_, '_> {
         let Some(text) = self.problems.variable(name, variable) else {
             return;
         };
-        let is_list = matches!(probe::kind_of::<T>(), probe::Kind::ListOf(_));
-        let read = value::read_node::<T>(&Node::of_variable(&text, is_list), KeyCase::Sensitive);
+        let node = Node::of_variable(&text, is_list::<T>());
+        let empty = empty_names::<T>(&node);
+        if !empty.is_empty() {
+            self.problems.warn(KeyPath::key(name), EMPTY_NAME);
+        }
+        let Some(read) = read_without::<T>(&node, KeyCase::Sensitive, empty) else {
+            return;
+        };
         for (_, error) in read.errors {
             self.problems.error(KeyPath::key(name), described::<T>(&error));
         }
@@ -358,22 +398,77 @@ impl SectionReader<'_, '_> {
     }
 }
 
+fn is_list<T: DeserializeOwned>() -> bool {
+    matches!(ValueKind::of::<T>(), ValueKind::ListOf(_))
+}
+
+/// Whether the type leaves empty names out itself.
+fn is_name_list<T: 'static>() -> bool {
+    TypeId::of::<T>() == TypeId::of::<NameList>()
+}
+
+/// The positions of the empty names in a key's list. Lists inside of other values keep theirs: in a label selector, an empty
+/// value is a value.
+fn empty_names<T: DeserializeOwned>(node: &Node) -> BTreeSet<Position> {
+    match &node.value {
+        yaml::Value::List(items) if is_list::<T>() => {
+            items.iter().filter(|item| item.is_empty()).map(|item| item.at).collect()
+        }
+        _ => BTreeSet::new(),
+    }
+}
+
+/// Reads a value without the empty names of its list. A list of nothing else is a missing key: `None`.
+fn read_without<T: DeserializeOwned + 'static>(
+    node: &Node,
+    case: KeyCase,
+    empty: BTreeSet<Position>,
+) -> Option<value::ReadNode<T>> {
+    if is_name_list::<T>() {
+        return Some(value::read_node(node, case, BTreeSet::new()));
+    }
+    if let yaml::Value::List(items) = &node.value
+        && !empty.is_empty()
+        && items.iter().all(|item| empty.contains(&item.at))
+    {
+        return None;
+    }
+    Some(value::read_node(node, case, empty))
+}
+
 /// The text of an error. Errors of a secret are replaced, since they could repeat it.
 fn described<T: 'static>(error: &value::ValueError) -> String {
-    match is_secret::<T>() {
-        true => "value not accepted; write a text".to_owned(),
-        false => error.to_string(),
+    if is_secret::<T>() {
+        "value not accepted; write a text".to_owned()
+    } else {
+        error.to_string()
     }
 }
 
 fn read_entries<T: DeserializeOwned + 'static>(
-    entries: &[&Entry],
+    entries: &[&GcfgEntry],
     path: KeyPath<'_>,
     problems: &mut Problems,
 ) -> Option<T> {
     let last = entries.last()?;
     problems.locations_mut().add(path, last.position());
-    let read = value::read::<T>(entries);
+    let mut entries = entries.to_vec();
+    if is_list::<T>() {
+        for empty in entries.iter().filter(|entry| entry.is_empty()) {
+            problems.warn_at(empty.position(), path, EMPTY_NAME);
+        }
+        if !is_name_list::<T>() {
+            entries.retain(|entry| !entry.is_empty());
+        }
+    }
+    if is_secret::<T>() {
+        for entry in &entries {
+            if entry.value.as_ref().is_some_and(|value| value.is_cut) {
+                problems.warn_at(entry.position(), path, CUT_SECRET);
+            }
+        }
+    }
+    let read = value::read::<T>(&entries);
     for (number, error) in read.errors {
         let position = entries.get(number).unwrap_or(last).position();
         // The errors of a secret could repeat it.
@@ -401,7 +496,11 @@ fn read_node<T: DeserializeOwned + 'static>(
         return None;
     }
     problems.locations_mut().add(path, node.at);
-    let read = value::read_node::<T>(node, case);
+    let empty = empty_names::<T>(node);
+    for at in &empty {
+        problems.warn_at(*at, path, EMPTY_NAME);
+    }
+    let read = read_without::<T>(node, case, empty)?;
     for (position, error) in read.errors {
         problems.error_inside(position, path, error.path(), &described::<T>(&error));
     }
@@ -415,7 +514,7 @@ fn read_node<T: DeserializeOwned + 'static>(
 pub(super) fn unknown_key(near: Option<&str>) -> String {
     match near {
         Some(near) => format!("unknown key, ignored; did you mean {near}?"),
-        None => "unknown key, ignored".to_owned(),
+        None => "unknown key, ignored; remove it, or see --help-cloud-config".to_owned(),
     }
 }
 

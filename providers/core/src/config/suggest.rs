@@ -21,6 +21,48 @@ pub fn typo<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<
     nearest_within(name, known, |_| 2)
 }
 
+/// The known names of instances that are similar to `name`, the most similar first and each once: with at most two edits, where
+/// `.` and `_` equal `-` and case is ignored. A name that is equal in every character is not similar.
+#[must_use]
+pub fn similar<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
+    const EDITS: usize = 2;
+    let normal = normalise_host(name);
+    let mut similar: Vec<(usize, &str)> = known
+        .into_iter()
+        .filter(|candidate| *candidate != name)
+        .filter_map(|candidate| {
+            let other = normalise_host(candidate);
+            if normal.len().abs_diff(other.len()) > EDITS {
+                return None;
+            }
+            let (one, other) = without_common_ends(&normal, &other);
+            let distance = edits(one, other);
+            (distance <= EDITS).then_some((distance, candidate))
+        })
+        .collect();
+    similar.sort_unstable();
+    similar.dedup();
+    similar.into_iter().map(|(_, candidate)| candidate).collect()
+}
+
+fn normalise_host(name: &str) -> Vec<char> {
+    name.chars()
+        .flat_map(char::to_lowercase)
+        .map(|c| if matches!(c, '.' | '_') { '-' } else { c })
+        .collect()
+}
+
+/// The two texts without the characters that they have in common at the beginning and at the end, which cost no edit.
+fn without_common_ends<'t>(one: &'t [char], other: &'t [char]) -> (&'t [char], &'t [char]) {
+    let first = one.iter().zip(other).take_while(|(a, b)| a == b).count();
+    let (one, other) = (one.get(first..).unwrap_or_default(), other.get(first..).unwrap_or_default());
+    let last = one.iter().rev().zip(other.iter().rev()).take_while(|(a, b)| a == b).count();
+    (
+        one.get(..one.len() - last).unwrap_or_default(),
+        other.get(..other.len() - last).unwrap_or_default(),
+    )
+}
+
 fn nearest_within<'a>(
     name: &str,
     known: impl IntoIterator<Item = &'a str>,
@@ -84,7 +126,7 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::{edits, nearest, normalise, typo};
+    use super::{edits, nearest, normalise, normalise_host, similar, typo, without_common_ends};
 
     const KEYS: [&str; 6] = [
         "auth-url",
@@ -125,6 +167,28 @@ mod tests {
     }
 
     #[test]
+    fn names_of_machines_are_similar_if_little_differs() {
+        let machines = [
+            "db-1",
+            "worker_2.example",
+            "c-md-0-v1.26.4-abc",
+            "c-md-0-v1.26.4-abd",
+            "c-md-0-v1.26.4-abc",
+            "C-MD-0-v1.26.4-xyz",
+        ];
+        let cases: [(&str, &[&str]); 5] = [
+            ("c-md-0-v1-26-4-abc", &["c-md-0-v1.26.4-abc", "c-md-0-v1.26.4-abd"]),
+            ("worker-2-example", &["worker_2.example"]),
+            ("workr-2.exampel", &["worker_2.example"]),
+            ("db-1", &[]),
+            ("elsewhere", &[]),
+        ];
+        for (name, expected) in cases {
+            assert_eq!(similar(name, machines), expected, "{name}");
+        }
+    }
+
+    #[test]
     fn a_very_long_name_has_no_nearest_name() {
         assert_eq!(nearest(&"a".repeat(1_000_000), KEYS), None);
     }
@@ -139,6 +203,13 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn common_ends_cost_no_edit(a in "[a-c.]{0,8}", b in "[a-c.]{0,8}") {
+            let (a, b) = (normalise_host(&a), normalise_host(&b));
+            let (inner_a, inner_b) = without_common_ends(&a, &b);
+            prop_assert_eq!(edits(inner_a, inner_b), edits(&a, &b));
+        }
+
         #[test]
         fn distance_is_symmetric_and_zero_only_for_equals(a in "[a-d]{0,8}", b in "[a-d]{0,8}") {
             let (a, b) = (normalise(&a), normalise(&b));

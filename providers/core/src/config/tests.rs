@@ -7,7 +7,8 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 
 use super::{
-    ConfigErrors, GoDuration, Parsed, Problems, config_file, config_section, docs, parse, parse_with,
+    ConfigErrors, GoDuration, NameList, Parsed, Problems, Section, config_file, config_section, docs, parse,
+    parse_with,
 };
 use crate::error::{Error, ErrorKind};
 
@@ -157,6 +158,106 @@ fn errors(text: &str) -> Vec<String> {
 }
 
 #[test]
+fn an_empty_name_in_a_list_is_left_out_with_a_warning() {
+    config_section! {
+        /// Lists.
+        struct Lists {
+            /// Names.
+            "names" => names: Vec<String> = vec!["default".to_owned()],
+            /// Numbers.
+            "numbers" => numbers: Vec<u8>,
+            /// Networks.
+            "networks" => networks: NameList = NameList::from(["default"]),
+            /// Text.
+            "text" => text: String = "default".to_owned(),
+        }
+    }
+    config_file! {
+        /// File.
+        struct File {
+            "Lists" => lists: Lists,
+        }
+    }
+    let read = |text: &str| {
+        let parsed = parse::<File>(format!("[Lists]\n{text}"), "cloud.conf").unwrap();
+        let warnings: Vec<_> = parsed.warnings.iter().map(ToString::to_string).collect();
+        (parsed.value.lists, warnings)
+    };
+    let warning = |line: usize, key: &str| {
+        let column = key.len() + 2;
+        format!(
+            "cloud.conf:{line}:{column}: [Lists] {key}: an empty name in a list is no name and is left out; remove it"
+        )
+    };
+
+    let text = "names=a\nnames=\"\"\nnames=b\nnumbers=\nnumbers=7\nnetworks=\nnetworks=net\ntext=\"\"\n";
+    let (lists, warnings) = read(text);
+    assert_eq!(lists.names, ["a", "b"]);
+    assert_eq!(lists.numbers, [7]);
+    assert_eq!(lists.networks, NameList::from(["net"]));
+    assert_eq!(lists.text, "", "an empty text is a value");
+    assert_eq!(warnings, [warning(3, "names"), warning(5, "numbers"), warning(7, "networks")]);
+
+    // With nothing else in it, the key counts as missing.
+    let (lists, warnings) = read("names=\nnetworks=\"\"\nnetworks=");
+    assert_eq!(lists.names, ["default"]);
+    assert!(lists.networks.has_only_empty_names() && lists.networks.names().is_empty());
+    assert_eq!(
+        warnings,
+        [
+            warning(2, "names"),
+            warning(3, "networks"),
+            warning(4, "networks")
+        ]
+    );
+    let (removed, _) = read("networks");
+    assert!(!removed.networks.has_only_empty_names() && removed.networks.names().is_empty());
+    assert_eq!(removed.changed_keys(&lists), ["networks"]);
+}
+
+#[test]
+fn a_secret_that_a_comment_may_cut_is_reported_without_its_text() {
+    config_section! {
+        /// Secrets.
+        struct Secrets {
+            /// Password.
+            "password" => password: Option<SecretString>,
+            /// Name.
+            "name" => name: String,
+        }
+    }
+    config_file! {
+        /// File.
+        struct File {
+            "Global" => global: Secrets,
+        }
+    }
+    for (line, read_as, is_reported) in [
+        ("password=hunter$n#1", "hunter$n", true),
+        ("password = [842}4q;cx3B", "[842}4q", true),
+        ("password=#hunter", "", true),
+        ("password=hunter #1", "hunter", false),
+        ("password=hunter\t; comment", "hunter", false),
+        ("password= # comment", "", false),
+        ("password=\"hunter#1\"", "hunter#1", false),
+        ("password=\"hunter\"#1", "hunter", false),
+        ("password=hunter", "hunter", false),
+        ("name=web#1", "", false),
+    ] {
+        let parsed = parse::<File>(format!("[Global]\n{line}\n"), "cloud.conf").unwrap();
+        let password = parsed.value.global.password;
+        let password = password.map(|password| password.expose_secret().to_owned());
+        assert_eq!(password.unwrap_or_default(), read_as, "{line}");
+        let warnings: Vec<_> = parsed.warnings.iter().map(ToString::to_string).collect();
+        assert_eq!(warnings.len(), usize::from(is_reported), "{line}: {warnings:?}");
+        for warning in warnings {
+            assert!(warning.starts_with("cloud.conf:2:") && warning.contains("double quotes"), "{warning}");
+            assert!(!warning.contains("hunter") && !warning.contains("842"), "{warning}");
+        }
+    }
+}
+
+#[test]
 fn reads_the_sample() {
     let parsed = read(SAMPLE).unwrap();
     assert!(parsed.warnings.is_empty(), "{:?}", parsed.warnings);
@@ -244,7 +345,7 @@ fn unknown_names_are_warnings_with_line_and_nearest_name() {
             "/etc/config/cloud.conf:2:1: [Global] authurl: unknown key, ignored; did you mean auth-url?",
             "/etc/config/cloud.conf:3:1: [Global] regoin: unknown key, ignored; did you mean region?",
             "/etc/config/cloud.conf:4:1: [Global] request-timeout: unknown key, ignored; it belongs in [Metadata]",
-            "/etc/config/cloud.conf:5:1: [Global] colour: unknown key, ignored",
+            "/etc/config/cloud.conf:5:1: [Global] colour: unknown key, ignored; remove it, or see --help-cloud-config",
             "/etc/config/cloud.conf:6:2: [Router]: unknown section, ignored; did you mean [Route]?",
             "/etc/config/cloud.conf:8:2: [Unheard-Of]: unknown section, ignored",
             "/etc/config/cloud.conf:9:2: [Global \"x\"]: this section takes no subsection, so this part of the file is ignored",
@@ -332,7 +433,12 @@ fn secrets_are_never_shown() {
     // The second line of a value with a line break is a key without a value.
     for padding in ["", "=", "=="] {
         let broken = warnings(&format!("[Global]\npassword =\n{secret}{padding}"));
-        assert_eq!(broken, ["/etc/config/cloud.conf:3:1: [Global]: unknown key, ignored"]);
+        assert_eq!(
+            broken,
+            [
+                "/etc/config/cloud.conf:3:1: [Global]: unknown key, ignored; remove it, or see --help-cloud-config"
+            ]
+        );
     }
 
     for line in [
@@ -428,4 +534,46 @@ fn changed_keys_are_those_with_different_values() {
     let renamed = SAMPLE.replace("\"dmz\"", "\"lan\"");
     let keys = ["dmz", "lan"].map(|name| format!("[LoadBalancerClass \"{name}\"] floating-subnet-tags"));
     assert_eq!(changed(SAMPLE, &renamed), keys);
+}
+
+#[test]
+fn values_are_compared_and_not_their_debug_text() {
+    #[derive(Clone, Default, Deserialize, PartialEq)]
+    struct Hidden(String);
+
+    impl std::fmt::Debug for Hidden {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("..")
+        }
+    }
+
+    config_section! {
+        /// Keys.
+        struct Keys {
+            /// A value that is not shown.
+            "hidden" => hidden: Hidden,
+            /// A secret.
+            "one" => one: SecretString,
+            /// A secret that may be missing.
+            "optional" => optional: Option<SecretString>,
+            /// Several secrets.
+            "several" => several: Vec<SecretString>,
+        }
+    }
+    let keys = |text: &str| Keys {
+        hidden: Hidden(text.to_owned()),
+        one: text.into(),
+        optional: Some(text.into()),
+        several: vec![text.into(), text.into()],
+    };
+    let old = keys("a");
+    assert_eq!(old.changed_keys(&keys("a")), [""; 0]);
+    assert_eq!(old.changed_keys(&keys("b")), ["hidden", "one", "optional", "several"]);
+    let fewer = Keys {
+        optional: None,
+        several: vec!["a".into()],
+        ..keys("a")
+    };
+    assert_eq!(old.changed_keys(&fewer), ["optional", "several"]);
+    assert_eq!(fewer.changed_keys(&fewer.clone()), [""; 0]);
 }

@@ -9,7 +9,7 @@
 //! | bool | `true yes on 1`, `false no off 0`, case-insensitive; a key without `=` is true |
 //! | int, uint | decimal (leading zeros are ignored), or hexadecimal after `0x` |
 //! | duration | Go form, see [`super::duration`] |
-//! | list | the key repeated; a key without `=` empties the list so far |
+//! | list | the key repeated; a key without `=` empties the list so far. The reader of a section leaves empty values out |
 //! | enum | the names of its variants |
 
 /// The numbers of a deserializer, from its methods `integer` and `float`.
@@ -56,7 +56,7 @@ pub(super) use self::node::read as read_node;
 pub use self::node::{ReadNode, UnknownKey};
 use super::{
     duration,
-    gcfg::{Entry, Position},
+    gcfg::{GcfgEntry, Position},
     suggest,
 };
 
@@ -155,9 +155,9 @@ pub(super) struct Read<T> {
 }
 
 /// Reads a key from its occurrences, in the order of the file.
-pub(super) fn read<T: DeserializeOwned>(entries: &[&Entry]) -> Read<T> {
+pub(super) fn read<T: DeserializeOwned>(entries: &[&GcfgEntry]) -> Read<T> {
     let is_list = Cell::new(false);
-    let mut active: Vec<(usize, &Entry)> = entries.iter().copied().enumerate().collect();
+    let mut active: Vec<(usize, &GcfgEntry)> = entries.iter().copied().enumerate().collect();
     let mut errors = Vec::new();
     let mut value = None;
     while let Some(&(last, _)) = active.last() {
@@ -200,7 +200,7 @@ pub(super) fn read<T: DeserializeOwned>(entries: &[&Entry]) -> Read<T> {
 #[derive(Clone, Copy)]
 struct KeyDeserializer<'a> {
     /// The entries with their numbers. Empty only for a list.
-    entries: &'a [(usize, &'a Entry)],
+    entries: &'a [(usize, &'a GcfgEntry)],
     /// Set when the type turns out to be a list.
     is_list: &'a Cell<bool>,
 }
@@ -306,7 +306,7 @@ impl<'de> Deserializer<'de> for KeyDeserializer<'_> {
 
 /// The occurrences of a list one by one.
 struct Elements<'a> {
-    entries: &'a [(usize, &'a Entry)],
+    entries: &'a [(usize, &'a GcfgEntry)],
     next: usize,
     is_list: &'a Cell<bool>,
 }

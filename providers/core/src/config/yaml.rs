@@ -10,7 +10,7 @@
 mod tests;
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     fmt,
     rc::Rc,
 };
@@ -58,12 +58,12 @@ pub enum Value {
     /// A sequence.
     List(Vec<Node>),
     /// A mapping in the order of the file; a key may occur twice.
-    Map(Vec<Entry>),
+    Map(Vec<MappingEntry>),
 }
 
 /// A key with its value.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Entry {
+pub struct MappingEntry {
     /// The key.
     pub key: String,
     /// Where the key begins.
@@ -102,7 +102,7 @@ impl KeyCase {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Duplicate<'a> {
     /// The later occurrence.
-    pub entry: &'a Entry,
+    pub entry: &'a MappingEntry,
     /// Where the key occurs first.
     pub first: Position,
 }
@@ -123,24 +123,35 @@ impl Value {
 }
 
 impl Node {
-    /// The text of an environment variable. The items of a list are separated by commas; empty ones do not count. Positions
-    /// only distinguish the items.
+    /// The text of an environment variable. The items of a list are separated by commas. Positions only distinguish the items.
     pub(super) fn of_variable(text: &str, is_list: bool) -> Self {
-        let node = |(column, value)| Self {
-            at: Position { line: 0, column },
-            value,
+        let value = if is_list {
+            let items = (1..).zip(text.split(',')).map(|(column, item)| Self {
+                at: Position { line: 0, column },
+                value: Value::Text(item.trim().to_owned()),
+            });
+            Value::List(items.collect())
+        } else {
+            Value::Text(text.to_owned())
         };
-        if !is_list {
-            return node((0, Value::Text(text.to_owned())));
+        Self {
+            at: Position { line: 0, column: 0 },
+            value,
         }
-        let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
-        let items = items.map(|item| Value::Text(item.to_owned()));
-        node((0, Value::List((1..).zip(items).map(node).collect())))
+    }
+
+    /// Whether it is nothing or an empty text.
+    pub(super) fn is_empty(&self) -> bool {
+        match &self.value {
+            Value::Null => true,
+            Value::Text(text) => text.is_empty(),
+            _ => false,
+        }
     }
 
     /// The entries, if it is a mapping.
     #[must_use]
-    pub fn entries(&self) -> &[Entry] {
+    pub fn entries(&self) -> &[MappingEntry] {
         match &self.value {
             Value::Map(entries) => entries,
             _ => &[],
@@ -149,7 +160,7 @@ impl Node {
 
     /// The entry of a key. If the key occurs twice, the last entry counts.
     #[must_use]
-    pub fn entry(&self, key: &str) -> Option<&Entry> {
+    pub fn entry(&self, key: &str) -> Option<&MappingEntry> {
         self.entries().iter().rev().find(|entry| entry.key == key)
     }
 
@@ -215,20 +226,26 @@ impl Node {
     /// Deserializes the value. Keys are case-sensitive, and a key without a value is a missing key.
     #[must_use]
     pub fn deserialize<T: DeserializeOwned>(&self) -> ReadNode<T> {
-        value::read_node(self, KeyCase::Sensitive)
+        value::read_node(self, KeyCase::Sensitive, BTreeSet::new())
     }
 
     /// The depth of nesting, and about how many bytes it takes in memory.
     fn size(&self) -> (usize, usize) {
-        let add = |(depth, bytes): (usize, usize), key: &str, node: &Self| {
-            let (inner, size) = node.size();
-            (depth.max(inner + 1), bytes + key.len() + size)
-        };
-        let own = (0, size_of::<Entry>() + self.scalar().map_or(0, str::len));
-        match &self.value {
-            Value::List(items) => items.iter().fold(own, |sum, item| add(sum, "", item)),
-            _ => (self.entries().iter()).fold(own, |sum, entry| add(sum, &entry.key, &entry.node)),
+        let mut depth = 0;
+        let mut bytes = size_of::<MappingEntry>() + self.scalar().map_or(0, str::len);
+        if let Value::List(items) = &self.value {
+            for item in items {
+                let (item_depth, item_bytes) = item.size();
+                depth = depth.max(item_depth + 1);
+                bytes += item_bytes;
+            }
         }
+        for entry in self.entries() {
+            let (entry_depth, entry_bytes) = entry.node.size();
+            depth = depth.max(entry_depth + 1);
+            bytes += entry.key.len() + entry_bytes;
+        }
+        (depth, bytes)
     }
 
     /// The same value without positions.
@@ -332,11 +349,10 @@ impl<'a> Reader<'a> {
                 Event::StreamEnd => return Ok(found),
                 Event::DocumentEnd => {
                     // An empty document is a document, too.
-                    let nothing = || Node {
+                    return Ok(Some(found.unwrap_or_else(|| Node {
                         at: position(&span),
                         value: Value::Null,
-                    };
-                    return Ok(Some(found.unwrap_or_else(nothing)));
+                    })));
                 }
                 event if event.is_node() => found = Some(self.node(event, &span)?),
                 _ => {}
@@ -347,7 +363,7 @@ impl<'a> Reader<'a> {
     /// The value that begins with this event. The parser limits the depth of nesting.
     fn node(&mut self, event: Event<'a>, span: &Span) -> Result<Node, SyntaxError> {
         let at = position(span);
-        self.take(size_of::<Entry>(), at)?;
+        self.take(size_of::<MappingEntry>(), at)?;
         let (value, anchor) = match event {
             Event::Alias(id) => {
                 let Some((node, size)) = self.anchors.get(&id).cloned() else {
@@ -406,7 +422,7 @@ impl<'a> Reader<'a> {
                     _ => {}
                 }
             } else {
-                entries.push(Entry { key, at, node });
+                entries.push(MappingEntry { key, at, node });
             }
         }
         for more in merged {

@@ -2,9 +2,14 @@
 //!
 //! Events are written as core/v1 with upstream's source component, since the existing roles of clusters grant no other
 //! group. Writing is asynchronous and best effort: an event that cannot be written is dropped and counted, and never delays
-//! the reported work. Controllers decide when to report a change; this module only writes.
+//! the reported work. Controllers decide when to report a change; this module only limits and writes.
+//!
+//! Each event is a new object for the API server, which keeps it for an hour. So the events about one object are limited as
+//! client-go limits them, and those beyond the limit are counted. A Warning never waits behind other events.
 
-use std::{collections::HashSet, time::Duration};
+mod limit;
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use futures_util::StreamExt;
 use k8s_openapi::{
@@ -15,11 +20,19 @@ use k8s_openapi::{
 use kube::{Api, Client, api::PostParams};
 use parking_lot::Mutex;
 use prometheus_client::{encoding::EncodeLabelSet, metrics::counter::Counter, metrics::family::Family};
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, time::Instant};
 use tracing::{debug, warn};
+
+use self::limit::{EventKey, EventLimit};
 
 /// The capacity of the queue of events. A burst of thousands of nodes fits; further events are dropped.
 const CAPACITY: usize = 20_000;
+
+/// The capacity of the queue of Warnings, which are written first.
+const WARNINGS: usize = 5_000;
+
+/// A namespace that refused an event this long ago is reported again.
+const REFUSAL_MEMORY: Duration = Duration::from_secs(3600);
 
 /// How many events are written at the same time.
 const PARALLEL: usize = 16;
@@ -54,7 +67,7 @@ impl EventMetrics {
         let written = Family::default();
         registry.register(
             "ccm_events",
-            "Kubernetes Events, by result: written, failed, dropped (queue full)",
+            "Kubernetes Events, by result: written, failed, dropped (queue full), suppressed (too many about one object)",
             written.clone(),
         );
         Self(written)
@@ -65,15 +78,42 @@ impl EventMetrics {
 #[derive(Clone, Debug)]
 pub struct Recorder {
     component: &'static str,
-    sender: mpsc::Sender<Event>,
+    queue: Queue,
+    limit: Arc<Mutex<EventLimit>>,
     written: Family<ResultLabel, Counter>,
+}
+
+/// Events that wait for the writer.
+#[derive(Clone, Debug)]
+struct Queue {
+    warnings: mpsc::Sender<Event>,
+    others: mpsc::Sender<Event>,
+}
+
+/// The other end of the [`Queue`].
+struct QueuedEvents {
+    warnings: mpsc::Receiver<Event>,
+    others: mpsc::Receiver<Event>,
+}
+
+impl QueuedEvents {
+    /// The next event, Warnings first. `None` when every recorder is dropped and nothing is queued.
+    async fn next(&mut self) -> Option<Event> {
+        tokio::select! {
+            biased;
+            Some(event) = self.warnings.recv() => Some(event),
+            Some(event) = self.others.recv() => Some(event),
+            else => None,
+        }
+    }
 }
 
 /// Writes the queued events until every recorder is dropped.
 pub struct Writer {
     client: Client,
-    receiver: mpsc::Receiver<Event>,
-    sender: mpsc::Sender<Event>,
+    events: QueuedEvents,
+    queue: Queue,
+    limit: Arc<Mutex<EventLimit>>,
     written: Family<ResultLabel, Counter>,
 }
 
@@ -81,11 +121,16 @@ impl Writer {
     /// A writer through this client.
     #[must_use]
     pub fn new(client: Client, metrics: &EventMetrics) -> Self {
-        let (sender, receiver) = mpsc::channel(CAPACITY);
+        let (warnings, queued_warnings) = mpsc::channel(WARNINGS);
+        let (others, queued_others) = mpsc::channel(CAPACITY);
         Self {
             client,
-            receiver,
-            sender,
+            events: QueuedEvents {
+                warnings: queued_warnings,
+                others: queued_others,
+            },
+            queue: Queue { warnings, others },
+            limit: Arc::default(),
             written: metrics.0.clone(),
         }
     }
@@ -95,7 +140,8 @@ impl Writer {
     pub fn recorder(&self, component: &'static str) -> Recorder {
         Recorder {
             component,
-            sender: self.sender.clone(),
+            queue: self.queue.clone(),
+            limit: Arc::clone(&self.limit),
             written: self.written.clone(),
         }
     }
@@ -103,26 +149,26 @@ impl Writer {
     /// Discards queued events until the last recorder is dropped.
     pub async fn discard(self) {
         let Self {
-            mut receiver, sender, ..
+            mut events, queue, ..
         } = self;
-        drop(sender);
-        while receiver.recv().await.is_some() {}
+        drop(queue);
+        while events.next().await.is_some() {}
     }
 
     /// Writes until the last recorder is dropped and all queued events are written.
     pub async fn run(self) {
         let Self {
             client,
-            receiver,
-            sender,
+            events,
+            queue,
             written,
+            ..
         } = self;
-        drop(sender);
-        // Namespaces that refuse events, such as forcibly finalized ones. The first failure of each is logged as a warning.
-        let refusing: Mutex<HashSet<String>> = Mutex::default();
-        let events = futures_util::stream::unfold(receiver, async |mut receiver| {
-            let event = receiver.recv().await?;
-            Some((event, receiver))
+        drop(queue);
+        let refusing: Mutex<RefusingNamespaces> = Mutex::default();
+        let events = futures_util::stream::unfold(events, async |mut events| {
+            let event = events.next().await?;
+            Some((event, events))
         });
         events
             .for_each_concurrent(PARALLEL, async |event| {
@@ -140,9 +186,9 @@ impl Writer {
                 let object = event.involved_object.name;
                 match error {
                     None => {
-                        refusing.lock().remove(&namespace);
+                        refusing.lock().accepts(&namespace);
                     }
-                    Some(error) if refusing.lock().insert(namespace.clone()) => warn!(
+                    Some(error) if refusing.lock().refuses(&namespace, Instant::now()) => warn!(
                         error,
                         namespace,
                         object,
@@ -152,6 +198,22 @@ impl Writer {
                 }
             })
             .await;
+    }
+}
+
+/// Namespaces that refuse events, such as forcibly finalized ones, and when they last did.
+#[derive(Debug, Default)]
+struct RefusingNamespaces(HashMap<String, Instant>);
+
+impl RefusingNamespaces {
+    fn accepts(&mut self, namespace: &str) {
+        self.0.remove(namespace);
+    }
+
+    /// Returns whether this is new. Namespaces that no event was about for an hour are forgotten: they may be deleted.
+    fn refuses(&mut self, namespace: &str, now: Instant) -> bool {
+        self.0.retain(|_, last| now.duration_since(*last) < REFUSAL_MEMORY);
+        self.0.insert(namespace.to_owned(), now).is_none()
     }
 }
 
@@ -165,8 +227,13 @@ impl Recorder {
         }
     }
 
-    /// Queues an event about `object`. If the queue is full, the event is dropped and counted.
+    /// Queues an event about `object`. If there were too many about it, or if the queue is full, the event is dropped and
+    /// counted.
     pub fn publish(&self, object: ObjectReference, kind: EventType, reason: &str, message: &str) {
+        let source = EventKey::new(self.component, &object, kind, reason);
+        if !self.limit.lock().permits(source, Instant::now()) {
+            return self.count_lost("suppressed");
+        }
         let now = Timestamp::now();
         // Space for the suffix: a name has at most 253 bytes.
         let name = cut(object.name.as_deref().unwrap_or("unknown"), 230);
@@ -198,9 +265,17 @@ impl Recorder {
             last_timestamp: Some(Time(now)),
             ..Event::default()
         };
-        if self.sender.try_send(event).is_err() {
-            self.written.get_or_create(&ResultLabel { result: "dropped" }).inc();
+        let queue = match kind {
+            EventType::Warning => &self.queue.warnings,
+            EventType::Normal => &self.queue.others,
+        };
+        if queue.try_send(event).is_err() {
+            self.count_lost("dropped");
         }
+    }
+
+    fn count_lost(&self, result: &'static str) {
+        self.written.get_or_create(&ResultLabel { result }).inc();
     }
 }
 
@@ -217,5 +292,18 @@ mod tests {
     fn cuts_between_characters() {
         assert_eq!(cut("short", 10), "short");
         assert_eq!(cut("aé", 2), "a");
+    }
+
+    #[test]
+    fn namespaces_that_refuse_events_are_forgotten_after_an_hour() {
+        let (mut refusing, start) = (RefusingNamespaces::default(), Instant::now());
+        for ci in 0..100 {
+            assert!(refusing.refuses(&format!("ci-{ci}"), start), "each is new");
+        }
+        assert!(!refusing.refuses("ci-1", start + REFUSAL_MEMORY / 2));
+        assert!(refusing.refuses("late", start + REFUSAL_MEMORY));
+        assert_eq!(refusing.0.len(), 2, "{refusing:?}");
+        refusing.accepts("late");
+        assert!(refusing.refuses("late", start + REFUSAL_MEMORY), "again");
     }
 }

@@ -4,20 +4,18 @@
 //! memory grows slowly with the cluster. Fields that no controller reads are skipped by the parser and never allocated;
 //! those that no running controller [`Needs`] are dropped before an object is stored. Stored objects are never written back
 //! whole.
+//!
+//! A watch continues where it was interrupted, and a resource version orders changes. Both end when etcd is restored from a
+//! backup: the API server accepts a watch from a version that it has not reached yet, and sends nothing until it does. So an
+//! interrupted watch is compared with the API server, and begins with a new listing if the versions went back.
 
-use std::{
-    collections::HashSet,
-    fmt::Debug,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Instant,
-};
+use std::{collections::HashSet, fmt::Debug, sync::Arc, time::Duration};
 
 use futures_util::StreamExt;
 use kube::{
-    Api, Resource,
+    Api, Client, Resource,
+    api::ListParams,
+    client::Body,
     runtime::{
         WatchStreamExt,
         reflector::{self, ObjectRef, Store},
@@ -26,7 +24,10 @@ use kube::{
 };
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::{
+    sync::{Notify, mpsc, watch},
+    time::Instant,
+};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
@@ -35,10 +36,17 @@ use super::{Needs, interner::Interner};
 /// The page size of the first listing. Bounds the memory of a reply: 100 nodes are about 1 MB of JSON.
 const PAGE_SIZE: u32 = 100;
 
+/// After an interruption of this length, everything is listed again: the API server may have been restored from a backup, and
+/// have reached the former resource version again since.
+const LONG_INTERRUPTION: Duration = Duration::from_secs(30);
+
+/// The time limit of the comparison of resource versions.
+const VERSION_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// A change of an object, by its key: `name`, or `namespace/name` where the kind has namespaces. The object
 /// itself is in the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum StoreChange {
     /// It was created or changed, or it exists after a restart of the watch.
     Applied(String),
     /// It was deleted, or no controller needs it any more ([`Trimmed::is_needed`]).
@@ -47,7 +55,7 @@ pub enum Change {
     Vanished(String),
 }
 
-impl Change {
+impl StoreChange {
     /// The key of the object.
     #[must_use]
     pub fn into_key(self) -> String {
@@ -79,39 +87,70 @@ where
     /// Whether the first listing is in the store. (The store's own `wait_until_ready` can miss its wake-up when
     /// several tasks wait.)
     synced: watch::Sender<bool>,
-    /// Whether the watch fails, so that the store may be old.
-    is_broken: AtomicBool,
+    health: Arc<WatchHealth>,
     /// Starts a new listing.
     relist: Notify,
-    subscribers: Mutex<Vec<mpsc::UnboundedSender<Change>>>,
+    subscribers: Mutex<Vec<mpsc::UnboundedSender<StoreChange>>>,
+}
+
+/// Whether the watch works.
+#[derive(Debug, Default)]
+struct WatchHealth {
+    /// Since when the watch fails, so that the store may be old.
+    failing_since: Mutex<Option<Instant>>,
+    /// How long the watch had failed when it was last accepted again.
+    interruption: Mutex<Duration>,
+    /// Notifies that a watch was accepted again.
+    recovered: Notify,
+}
+
+impl WatchHealth {
+    /// A watch failed. Returns whether the last one worked.
+    fn failed(&self) -> bool {
+        let mut since = self.failing_since.lock();
+        let is_first = since.is_none();
+        since.get_or_insert_with(Instant::now);
+        is_first
+    }
+
+    /// A watch was accepted. Returns whether the last one failed.
+    fn works(&self) -> bool {
+        let Some(since) = self.failing_since.lock().take() else {
+            return false;
+        };
+        *self.interruption.lock() = since.elapsed();
+        self.recovered.notify_one();
+        true
+    }
 }
 
 impl<K: Trimmed> Informer<K> {
     /// An informer that does nothing until [`Informer::run`].
     #[must_use]
-    pub fn new(api: Api<K>, needs: Needs) -> Arc<Self> {
+    pub fn new(client: Client, needs: Needs) -> Arc<Self> {
         let (store, writer) = reflector::store();
+        let health = Arc::default();
         Arc::new(Self {
-            api,
+            api: Api::all(observing::<K>(client, &health)),
             needs,
             store,
             writer: Mutex::new(Some(writer)),
             synced: watch::Sender::new(false),
-            is_broken: AtomicBool::new(false),
+            health,
             relist: Notify::new(),
             subscribers: Mutex::default(),
         })
     }
 
     /// Subscribes to changes: first one for each object in the store, then all later ones.
-    pub fn subscribe(&self) -> mpsc::UnboundedReceiver<Change> {
+    pub fn subscribe(&self) -> mpsc::UnboundedReceiver<StoreChange> {
         let (sender, receiver) = mpsc::unbounded_channel();
         // Changes are sent under the same lock after they are stored, so that none is missed.
         let mut subscribers = self.subscribers.lock();
         for object in self.store.state() {
             if let Some(key) = key(&*object) {
                 // The receiver exists.
-                let _ = sender.send(Change::Applied(key));
+                let _ = sender.send(StoreChange::Applied(key));
             }
         }
         subscribers.push(sender);
@@ -134,16 +173,20 @@ impl<K: Trimmed> Informer<K> {
         self.store.state()
     }
 
-    /// Has everything listed again if the watch fails, and [`synced`](Self::synced) waits for it: a new leader must not decide
-    /// with an old store.
+    /// Lists everything again, as the API server has it now, and [`synced`](Self::synced) waits for it: a new leader must not
+    /// decide with a store whose watch may have been silent for a while. Until the listing succeeds, the store keeps its objects.
     pub fn renew(&self) {
-        if self.is_broken.load(Ordering::Acquire) {
-            self.synced.send_replace(false);
-            self.relist.notify_one();
-        }
+        self.synced.send_replace(false);
+        self.relist.notify_one();
     }
 
-    /// Returns when the first listing is in the store.
+    /// For how long the watch has been failing. `None`: it works.
+    #[must_use]
+    pub fn failing_for(&self) -> Option<Duration> {
+        self.health.failing_since.lock().map(|since| since.elapsed())
+    }
+
+    /// Returns when the first listing, or the one of [`renew`](Self::renew), is in the store.
     pub async fn synced(&self) {
         // The sender is in `self`, so that waiting cannot fail.
         let _ = self.synced.subscribe().wait_for(|synced| *synced).await;
@@ -161,11 +204,21 @@ impl<K: Trimmed> Informer<K> {
         let mut events = new_watch();
         let mut listing: Option<(Instant, HashSet<String>)> = None;
         let mut interner = Interner::default();
+        // The greatest resource version of an object since the last listing began.
+        let mut newest: u64 = 0;
         loop {
             let event = tokio::select! {
                 () = shutdown.cancelled() => return,
                 () = self.relist.notified() => {
                     events = new_watch();
+                    continue;
+                }
+                () = self.health.recovered.notified() => {
+                    let was_long = *self.health.interruption.lock() >= LONG_INTERRUPTION;
+                    let check = async { was_long || self.went_back(newest).await };
+                    if shutdown.run_until_cancelled(check).await == Some(true) {
+                        events = new_watch();
+                    }
                     continue;
                 }
                 event = events.next() => event,
@@ -174,10 +227,14 @@ impl<K: Trimmed> Informer<K> {
                 None => return,
                 Some(Err(error)) => {
                     let error = crate::error::report(&error);
-                    if self.is_broken.swap(true, Ordering::AcqRel) {
-                        debug!(%kind, error, "Watch still fails");
-                    } else {
+                    if self.health.failed() {
                         warn!(%kind, error, "Watch failed, retrying");
+                        continue;
+                    }
+                    debug!(%kind, error, "Watch still fails");
+                    // It may refuse the version.
+                    if shutdown.run_until_cancelled(self.went_back(newest)).await == Some(true) {
+                        events = new_watch();
                     }
                     continue;
                 }
@@ -186,6 +243,13 @@ impl<K: Trimmed> Informer<K> {
             if matches!(event, watcher::Event::Init) {
                 let known = self.store.state().iter().filter_map(|object| key(&**object)).collect();
                 listing = Some((Instant::now(), known));
+                newest = 0;
+            }
+            if let watcher::Event::Apply(object)
+            | watcher::Event::Delete(object)
+            | watcher::Event::InitApply(object) = &event
+            {
+                newest = newest.max(version(object.meta().resource_version.as_deref()));
             }
             match event {
                 watcher::Event::InitApply(ref object) if !object.is_needed(&self.needs) => continue,
@@ -200,12 +264,8 @@ impl<K: Trimmed> Informer<K> {
                 }
                 _ => {}
             }
-            writer.apply_watcher_event(&event);
             // Objects of a listing are stored only when the listing is complete.
-            let is_stored = !matches!(event, watcher::Event::Init | watcher::Event::InitApply(_));
-            if is_stored && self.is_broken.swap(false, Ordering::AcqRel) {
-                info!(%kind, "Watch recovered");
-            }
+            writer.apply_watcher_event(&event);
             match event {
                 watcher::Event::Init | watcher::Event::InitApply(_) => {}
                 watcher::Event::InitDone => {
@@ -216,31 +276,76 @@ impl<K: Trimmed> Informer<K> {
                     for object in objects {
                         if let Some(key) = key(&*object) {
                             vanished.remove(&key);
-                            self.send(&Change::Applied(key));
+                            self.send(&StoreChange::Applied(key));
                         }
                     }
                     for key in vanished {
-                        self.send(&Change::Vanished(key));
+                        self.send(&StoreChange::Vanished(key));
                     }
                     self.synced.send_replace(true);
                 }
                 watcher::Event::Apply(object) => {
                     if let Some(key) = key(&object) {
-                        self.send(&Change::Applied(key));
+                        self.send(&StoreChange::Applied(key));
                     }
                 }
                 watcher::Event::Delete(object) => {
                     if let Some(key) = key(&object) {
-                        self.send(&Change::Deleted(key));
+                        self.send(&StoreChange::Deleted(key));
                     }
                 }
             }
         }
     }
 
-    fn send(&self, change: &Change) {
+    /// Whether the API server is behind the `newest` resource version that was observed. If it does not answer, the next
+    /// failure or recovery of the watch asks again.
+    async fn went_back(&self, newest: u64) -> bool {
+        let one = ListParams::default().limit(1);
+        let list = tokio::time::timeout(VERSION_TIMEOUT, self.api.list_metadata(&one)).await;
+        let Ok(Ok(list)) = list else {
+            return false;
+        };
+        let current = version(list.metadata.resource_version.as_deref());
+        let went_back = 0 < current && current < newest;
+        if went_back {
+            warn!(
+                kind = %K::kind(&()),
+                observed = newest,
+                current,
+                "Resource versions of the API server went back, as after a restore from a backup; listing everything again"
+            );
+        }
+        went_back
+    }
+
+    fn send(&self, change: &StoreChange) {
         self.subscribers.lock().retain(|subscriber| subscriber.send(change.clone()).is_ok());
     }
+}
+
+/// The same client, which also notices that a watch of this kind was accepted: an idle one sends nothing that shows it.
+fn observing<K: Resource<DynamicType = ()>>(client: Client, health: &Arc<WatchHealth>) -> Client {
+    let namespace = client.default_namespace().to_owned();
+    let health = Arc::clone(health);
+    let service = tower::service_fn(move |request: http::Request<Body>| {
+        let (client, health) = (client.clone(), Arc::clone(&health));
+        let query = request.uri().query().unwrap_or_default();
+        let is_watch = query.split('&').any(|parameter| parameter == "watch=true");
+        async move {
+            let reply = client.send(request).await?;
+            if is_watch && reply.status().is_success() && health.works() {
+                info!(kind = %K::kind(&()), "Watch recovered");
+            }
+            Ok::<_, kube::Error>(reply)
+        }
+    });
+    Client::new(service, namespace)
+}
+
+/// A resource version as a number; 0 if there is none. Kubernetes defines their order since 1.35.
+fn version(version: Option<&str>) -> u64 {
+    version.and_then(|version| version.parse().ok()).unwrap_or_default()
 }
 
 /// The object's key; every object that comes from an API server has one.

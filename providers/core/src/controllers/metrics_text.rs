@@ -1,4 +1,4 @@
-//! The text format of Prometheus, version 0.0.4, which is older than OpenMetrics. The Go programs serve nothing else.
+//! The text format of Prometheus, version 0.0.4, which is older than OpenMetrics. Upstream serve nothing else.
 
 use std::fmt::{self, Write};
 

@@ -6,6 +6,7 @@ use ipnet::IpNet;
 use k8s_openapi::{
     api::core::v1::{Node, ObjectReference},
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
+    jiff::Timestamp,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -19,7 +20,7 @@ use crate::{AddressType, NodeAddress, NodeView};
 pub struct NodeObject {
     /// Name, uid, resourceVersion, creation and deletion time; nothing else.
     pub meta: ObjectMeta,
-    /// The fields that identify the node's machine, and the labels.
+    /// The fields that identify the node's instance, and the labels.
     pub view: Arc<NodeView>,
     /// `spec.taints`.
     pub taints: Vec<Taint>,
@@ -29,6 +30,8 @@ pub struct NodeObject {
     pub provided_node_ip: Option<String>,
     /// The status of the condition `Ready`.
     pub ready: Ready,
+    /// When the condition `Ready` got its status.
+    pub ready_since: Option<Timestamp>,
     /// `spec.podCIDRs`, without host bits. Entries that are not networks are left out. Empty unless a controller [`Needs`] it.
     pub pod_cidrs: Box<[IpNet]>,
     /// The condition `NetworkUnavailable`.
@@ -211,6 +214,8 @@ struct WireCondition {
     status: String,
     #[serde(default)]
     reason: String,
+    #[serde(default, rename = "lastTransitionTime")]
+    since: Option<Time>,
 }
 
 #[derive(Deserialize)]
@@ -235,10 +240,8 @@ impl From<Wire> for NodeObject {
             created: metadata.creation_timestamp.as_ref().map(|created| created.0.into()),
         };
         let conditions = status.conditions.unwrap_or_default();
-        let condition = |kind: &str| {
-            let found = conditions.iter().find(|condition| condition.kind == kind);
-            found.map(|condition| (condition.status.as_str(), condition.reason.as_str()))
-        };
+        let condition = |kind: &str| conditions.iter().find(|condition| condition.kind == kind);
+        let ready = condition("Ready");
         Self {
             meta: ObjectMeta {
                 name: metadata.name,
@@ -250,16 +253,19 @@ impl From<Wire> for NodeObject {
             },
             view: Arc::new(view),
             taints: spec.taints.unwrap_or_default(),
-            ready: match condition("Ready") {
-                Some(("True", _)) => Ready::True,
-                Some(("False", _)) => Ready::False,
+            ready: match ready.map(|ready| ready.status.as_str()) {
+                Some("True") => Ready::True,
+                Some("False") => Ready::False,
                 _ => Ready::Unknown,
             },
+            ready_since: ready.and_then(|ready| ready.since.as_ref()).map(|since| since.0),
             network: match condition("NetworkUnavailable") {
                 None => NetworkCondition::Absent,
-                Some(("False", "RouteCreated")) => NetworkCondition::RouteCreated,
-                Some(("True", "NoRouteCreated")) => NetworkCondition::NoRouteCreated,
-                Some(_) => NetworkCondition::Other,
+                Some(network) => match (network.status.as_str(), network.reason.as_str()) {
+                    ("False", "RouteCreated") => NetworkCondition::RouteCreated,
+                    ("True", "NoRouteCreated") => NetworkCondition::NoRouteCreated,
+                    _ => NetworkCondition::Other,
+                },
             },
             pod_cidrs: spec
                 .pod_cidrs
@@ -305,7 +311,7 @@ mod tests {
                 "conditions": [
                     {"type": "DiskPressure", "status": "False"},
                     {"type": "NetworkUnavailable", "status": "False", "reason": "CalicoIsUp"},
-                    {"type": "Ready", "status": "True", "reason": "KubeletReady"},
+                    {"type": "Ready", "status": "True", "reason": "KubeletReady", "lastTransitionTime": "2026-01-02T03:05:00Z"},
                 ],
                 "images": [{"names": ["a"], "sizeBytes": 1}],
             },
@@ -321,6 +327,7 @@ mod tests {
         assert!(node.has_taint("k") && !node.has_taint("other"));
         assert!(node.has_exact_taint("k", "NoSchedule") && !node.has_exact_taint("k", "NoExecute"));
         assert_eq!(node.ready, Ready::True);
+        assert_eq!(node.ready_since, Some("2026-01-02T03:05:00Z".parse().unwrap()));
         assert_eq!(node.network, NetworkCondition::Other);
         assert_eq!(
             node.pod_cidrs.iter().map(ToString::to_string).collect::<Vec<_>>(),

@@ -14,11 +14,11 @@ pub enum ProvidedIpError {
         /// The error.
         reason: String,
     },
-    /// The machine does not have this address in the cloud.
+    /// The instance does not have this address in the cloud.
     NotOfTheMachine {
         /// The IP in the annotation.
         ip: IpAddr,
-        /// The machine's addresses in the cloud.
+        /// The instance's addresses in the cloud.
         addresses: Vec<NodeAddress>,
     },
 }
@@ -70,12 +70,12 @@ fn parse(value: &str) -> Result<Vec<IpAddr>, ProvidedIpError> {
     }
 }
 
-/// Reduces the machine's addresses to the provided ones: of each type that has a provided IP, only the provided
+/// Reduces the instance's addresses to the provided ones: of each type that has a provided IP, only the provided
 /// IPs are kept, in the annotation's order and as the cloud writes them; the other types follow unchanged.
 ///
 /// # Errors
 ///
-/// The annotation is malformed, or names an IP that the machine does not have.
+/// The annotation is malformed, or names an IP that the instance does not have.
 pub fn select(value: &str, addresses: &[NodeAddress]) -> Result<Vec<NodeAddress>, ProvidedIpError> {
     let mut selected = Vec::with_capacity(addresses.len());
     let mut matched = Vec::new();

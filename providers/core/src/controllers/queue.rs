@@ -44,7 +44,7 @@ impl Backoff {
     /// As [`Self::exact_delay`]. Random jitter subtracts up to a fifth, so that keys that failed together are not retried
     /// together.
     pub fn delay(self, failures: u32) -> Duration {
-        self.exact_delay(failures).mul_f64(rand::rng().random_range(0.8..=1.0))
+        self.exact_delay(failures).mul_f64(jitter())
     }
 
     /// Doubles with every failure.
@@ -56,17 +56,37 @@ impl Backoff {
     }
 }
 
+fn jitter() -> f64 {
+    const JITTER: std::ops::RangeInclusive<f64> = 0.8..=1.0;
+    #[cfg(feature = "testkit")]
+    if let Some(jitter) = SEEDED.with_borrow_mut(|rng| Some(rng.as_mut()?.random_range(JITTER))) {
+        return jitter;
+    }
+    rand::rng().random_range(JITTER)
+}
+
+#[cfg(feature = "testkit")]
+thread_local! {
+    static SEEDED: std::cell::RefCell<Option<rand::rngs::StdRng>> = const { std::cell::RefCell::new(None) };
+}
+
+/// Makes the jitter of waits on this thread follow from a seed, so that a history of a test can be played again.
+#[cfg(feature = "testkit")]
+pub fn seed_jitter(seed: u64) {
+    SEEDED.set(Some(rand::SeedableRng::seed_from_u64(seed)));
+}
+
 /// The queue. A key is waiting, ready or being processed; adding it again does not duplicate it.
 #[derive(Debug)]
 pub struct WorkQueue<K> {
     backoff: Backoff,
-    state: Arc<Mutex<State<K>>>,
+    state: Arc<Mutex<WorkQueueState<K>>>,
     changed: Notify,
 }
 
 #[derive(Debug)]
-struct State<K> {
-    keys: HashMap<K, Entry>,
+struct WorkQueueState<K> {
+    keys: HashMap<K, QueuedKey>,
     /// Ready before the others.
     first: VecDeque<K>,
     ready: VecDeque<K>,
@@ -76,8 +96,8 @@ struct State<K> {
 }
 
 #[derive(Debug, Default)]
-struct Entry {
-    phase: Phase,
+struct QueuedKey {
+    phase: KeyPhase,
     failures: u32,
     /// Added again while a worker processes it.
     requeue: bool,
@@ -85,10 +105,12 @@ struct Entry {
     first: bool,
     /// When it became ready, or when a worker started.
     since: Option<Instant>,
+    /// When it was due after the last work that was not complete.
+    retry: Option<Instant>,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
-enum Phase {
+enum KeyPhase {
     #[default]
     Idle,
     Ready,
@@ -102,7 +124,7 @@ impl<K: Clone + Eq + Hash + Display> WorkQueue<K> {
     where
         K: Send + 'static,
     {
-        let state = State {
+        let state = WorkQueueState {
             keys: HashMap::new(),
             first: VecDeque::new(),
             ready: VecDeque::new(),
@@ -133,8 +155,11 @@ impl<K: Clone + Eq + Hash + Display> WorkQueue<K> {
 
     /// Makes the key ready unless it is waiting for a retry after a failure.
     pub fn add_unless_waiting(&self, key: K) {
-        let waiting = |entry: &Entry| matches!(entry.phase, Phase::Waiting(_));
-        if !self.state.lock().keys.get(&key).is_some_and(waiting) {
+        let is_waiting = match self.state.lock().keys.get(&key) {
+            Some(known) => matches!(known.phase, KeyPhase::Waiting(_)),
+            None => false,
+        };
+        if !is_waiting {
             self.add(key);
         }
     }
@@ -144,14 +169,14 @@ impl<K: Clone + Eq + Hash + Display> WorkQueue<K> {
         let mut state = self.state.lock();
         let phase = state.keys.get(&key).map(|entry| &entry.phase);
         match phase {
-            None | Some(Phase::Idle) => state.set_waiting(key, due),
-            Some(Phase::Waiting((sooner, _))) if *sooner <= due => return,
-            Some(Phase::Waiting(slot)) => {
+            None | Some(KeyPhase::Idle) => state.set_waiting(key, due),
+            Some(KeyPhase::Waiting((sooner, _))) if *sooner <= due => return,
+            Some(KeyPhase::Waiting(slot)) => {
                 let slot = *slot;
                 state.waiting.remove(&slot);
                 state.set_waiting(key, due);
             }
-            Some(Phase::Ready | Phase::Working) => state.make_ready(key, false),
+            Some(KeyPhase::Ready | KeyPhase::Working) => state.make_ready(key, false),
         }
         drop(state);
         self.changed.notify_one();
@@ -217,6 +242,23 @@ impl<K: Clone + Eq + Hash + Display> WorkQueue<K> {
         delay
     }
 
+    /// The work was done before the retry of a failed key was due, and left it as it was: the key is ready when the retry is
+    /// due.
+    pub fn done_until_retry(&self, key: &K) {
+        let retry = {
+            let mut state = self.state.lock();
+            let entry = state.keys.entry(key.clone()).or_default();
+            entry.first &= entry.requeue;
+            entry.retry
+        };
+        match retry {
+            Some(due) => self.done_until(key, due),
+            None => {
+                self.done_with_backoff(key);
+            }
+        }
+    }
+
     /// The work is not complete, without a failure: makes the key ready at `due`. Keeps the number of failures, and the place
     /// before others.
     pub fn done_until(&self, key: &K, due: Instant) {
@@ -258,18 +300,20 @@ impl<K: Clone + Eq + Hash + Display> WorkQueue<K> {
             return;
         };
         let requeue = std::mem::take(&mut entry.requeue);
-        entry.phase = Phase::Idle;
+        entry.phase = KeyPhase::Idle;
         if let Some(since) = entry.since.take() {
             state.counters.worked(since.elapsed());
         }
-        match delay {
+        let due = delay.map(|delay| later(Instant::now(), delay));
+        entry.retry = due;
+        match due {
             _ if requeue => {
-                if delay.is_none() {
+                if due.is_none() {
                     entry.failures = 0;
                 }
                 state.make_ready(key.clone(), false);
             }
-            Some(delay) => state.set_waiting(key.clone(), later(Instant::now(), delay)),
+            Some(due) => state.set_waiting(key.clone(), due),
             None => {
                 state.keys.remove(key);
             }
@@ -279,31 +323,32 @@ impl<K: Clone + Eq + Hash + Display> WorkQueue<K> {
     }
 }
 
-impl<K> State<K> {
+impl<K> WorkQueueState<K> {
     /// How many keys are ready.
     fn ready(&self) -> usize {
         self.first.len() + self.ready.len()
     }
 }
 
-impl<K: Clone + Eq + Hash> State<K> {
+impl<K: Clone + Eq + Hash> WorkQueueState<K> {
     fn make_ready(&mut self, key: K, first: bool) {
         let entry = self.keys.entry(key.clone()).or_default();
         entry.first |= first;
         match entry.phase {
-            Phase::Ready => {
-                let at = self.ready.iter().position(|ready| first && *ready == key);
+            KeyPhase::Ready if first => {
+                let at = self.ready.iter().position(|ready| *ready == key);
                 let overtakes = at.and_then(|at| self.ready.remove(at));
                 return self.first.extend(overtakes);
             }
-            Phase::Working => {
+            KeyPhase::Ready => return,
+            KeyPhase::Working => {
                 entry.requeue = true;
                 return;
             }
-            Phase::Waiting(slot) => {
+            KeyPhase::Waiting(slot) => {
                 self.waiting.remove(&slot);
             }
-            Phase::Idle => {}
+            KeyPhase::Idle => {}
         }
         self.push_ready(key);
     }
@@ -311,7 +356,7 @@ impl<K: Clone + Eq + Hash> State<K> {
     /// Appends the key to the ready ones.
     fn push_ready(&mut self, key: K) {
         let entry = self.keys.entry(key.clone()).or_default();
-        entry.phase = Phase::Ready;
+        entry.phase = KeyPhase::Ready;
         entry.since = Some(Instant::now());
         self.counters.added();
         let list = if entry.first {
@@ -329,7 +374,7 @@ impl<K: Clone + Eq + Hash> State<K> {
     /// A worker starts to process the key.
     fn begin(&mut self, key: &K) {
         let entry = self.keys.entry(key.clone()).or_default();
-        entry.phase = Phase::Working;
+        entry.phase = KeyPhase::Working;
         if let Some(since) = entry.since.replace(Instant::now()) {
             self.counters.waited(since.elapsed());
         }
@@ -338,7 +383,7 @@ impl<K: Clone + Eq + Hash> State<K> {
     fn set_waiting(&mut self, key: K, due: Instant) {
         self.sequence += 1;
         let slot = (due, self.sequence);
-        self.keys.entry(key.clone()).or_default().phase = Phase::Waiting(slot);
+        self.keys.entry(key.clone()).or_default().phase = KeyPhase::Waiting(slot);
         self.waiting.insert(slot, key);
     }
 }

@@ -1,10 +1,11 @@
-//! Finds the machines behind nodes in as few requests as a cloud allows: by targeted reads or by a listing, whichever is
+//! Finds the instances behind nodes in as few requests as a cloud allows: by targeted reads or by a listing, whichever is
 //! cheaper.
 //!
 //! A provider supplies an [`InstanceSource`]; [`Finder`] implements [`Instances`] with it. Repeated questions in a batch are
-//! asked once. A listing is shared by all callers whose freshness allows it, and only ever proves that a machine
+//! asked once. A listing is shared by all callers whose freshness allows it, and only ever proves that an instance
 //! *exists*. A missing id is confirmed by a targeted read; a missing name by a targeted read, or by a listing that began
-//! after the question if it has all names. The number of pages of the last listings decides which is cheaper.
+//! after the question if it has all names. The number of pages of the last listings decides which is cheaper. While listings fail,
+//! targeted reads answer, as far as the quota allows.
 
 mod listing;
 
@@ -26,37 +27,44 @@ use super::{Instance, InstanceQuery, InstanceState, Instances, Need, NodeView};
 use crate::{
     Error, ErrorKind, Freshness, Priority, Result,
     client::{Cache, CacheConfig, ClientMetrics, Marker, Page, Pages},
+    config::suggest,
 };
 
 /// Listings are freed after this time: no caller accepts older ones, and an idle cluster needs no memory for them.
 const LISTING_MAX_AGE: Duration = Duration::from_secs(60);
 /// How many listings, and sizes of listings, are remembered.
 const LISTINGS: usize = 4;
+/// After so many failed listings in a row, instances are found by targeted reads.
+const FAILED_LISTINGS: u32 = 2;
+/// Meanwhile, a listing is tried again after this: it may take a timeout to fail.
+const LISTING_PAUSE: Duration = Duration::from_secs(60);
 
-/// A provider's record of a machine.
+/// A provider's record of an instance.
 pub trait Record: Send + Sync + 'static {
     /// The cloud's id.
     fn id(&self) -> &str;
 
-    /// The node names of this machine. Usually one.
+    /// The node names of this instance. Usually one.
     fn names(&self) -> Vec<&str>;
 }
 
-/// The lookup of a node's machine.
+/// The lookup of a node's instance.
 #[derive(Clone, Debug)]
 pub enum Lookup {
     /// No lookup: the answer is known.
     Known(Result<InstanceState>),
-    /// The machine with this id.
+    /// The instance with this id.
     Id(String),
-    /// The machine with the node's name.
+    /// The instance with the node's name.
     Name,
+    /// The instance with this name: that of the node without its domain, for example.
+    Named(String),
 }
 
-/// The reads of a cloud's machines.
+/// The reads of a cloud's instances.
 #[async_trait]
 pub trait InstanceSource: Send + Sync + 'static {
-    /// The record of a machine.
+    /// The record of an instance.
     type Record: Record;
     /// The marker of the next page of a listing.
     type Marker: Marker + Send + Sync;
@@ -69,22 +77,27 @@ pub trait InstanceSource: Send + Sync + 'static {
     const NAMES_PER_READ: usize = 1;
     /// Whether a listing can be limited to names with a prefix.
     const LISTS_BY_PREFIX: bool = false;
-    /// Whether a machine that [`by_names`](Self::by_names) finds is always in the listing, under this name.
+    /// Whether an instance that [`by_names`](Self::by_names) finds is always in the listing, under this name.
     const LISTS_ALL_NAMES: bool = true;
+
+    /// How many targeted reads cost as much as a page of the listing.
+    fn page_cost(&self) -> usize {
+        1
+    }
 
     /// The lookup for this node.
     fn lookup(&self, node: &NodeView) -> Lookup;
 
-    /// A targeted read of at most [`IDS_PER_READ`](Self::IDS_PER_READ) machines. `None` only if the cloud reports that the
+    /// A targeted read of at most [`IDS_PER_READ`](Self::IDS_PER_READ) instances. `None` only if the cloud reports that the
     /// id does not exist, not because a list lacks it: the node may be deleted.
     async fn by_ids(&self, ids: &[&str], priority: Priority) -> Vec<Result<Option<Self::Record>>>;
 
-    /// A targeted read by at most [`NAMES_PER_READ`](Self::NAMES_PER_READ) exact names: all machines of each name.
+    /// A targeted read by at most [`NAMES_PER_READ`](Self::NAMES_PER_READ) exact names: all instances of each name.
     async fn by_names(&self, names: &[&str], priority: Priority) -> Vec<Result<Vec<Self::Record>>>;
 
-    /// A page of the listing of all machines whose names begin with `prefix`, which is empty unless
+    /// A page of the listing of all instances whose names begin with `prefix`, which is empty unless
     /// [`LISTS_BY_PREFIX`](Self::LISTS_BY_PREFIX). An error of kind `Unexpected` after the first page restarts the listing
-    /// once: the machine that was the marker may have been deleted.
+    /// once: the instance that was the marker may have been deleted.
     async fn page(
         &self,
         prefix: &str,
@@ -95,16 +108,16 @@ pub trait InstanceSource: Send + Sync + 'static {
     /// The answer to a query for existence only: provider id and power.
     fn existence(&self, record: &Self::Record) -> Instance;
 
-    /// The metadata of these machines, which are distinct. May need further reads.
+    /// The metadata of these instances, which are distinct. May need further reads.
     async fn metadata(&self, records: &[&Self::Record], priority: Priority) -> Vec<Result<Instance>>;
 }
 
-/// A question about a machine.
+/// A question about an instance.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Question {
-    /// The machine's id; without it, the machine is found by name.
+    /// The instance's id; without it, the instance is found by name.
     id: Option<String>,
-    /// The node's name, which also suggests what to list.
+    /// The node's name, or that of its instance. It also suggests what to list.
     name: String,
 }
 
@@ -114,7 +127,7 @@ enum LookupResult<R> {
     Record(Arc<R>),
     /// The id does not exist in the cloud.
     Absent,
-    /// No machine has the name.
+    /// No instance has the name.
     Unresolved,
 }
 
@@ -128,7 +141,7 @@ enum Resolution {
 
 type Answer<R> = Option<Result<LookupResult<R>>>;
 
-/// Finds machines; see the [module](self).
+/// Finds instances; see the [module](self).
 pub struct Finder<S: InstanceSource>(Arc<Inner<S>>);
 
 struct Inner<S: InstanceSource> {
@@ -142,17 +155,23 @@ struct Inner<S: InstanceSource> {
 #[derive(Debug, Default)]
 struct Statistics {
     /// The sizes of the last listings, the latest first.
-    sizes: Vec<Size>,
-    /// Nodes and their machines have different names, so that listing by the nodes' prefix finds few of them.
+    sizes: Vec<ListingSize>,
+    /// Nodes and their instances have different names, so that listing by the nodes' prefix finds few of them.
     names_differ: bool,
+    /// How many listings in a row failed.
+    failed_listings: u32,
+    /// The last failure of a listing, and when it occurred.
+    last_failure: Option<(Instant, Error)>,
 }
 
 #[derive(Debug)]
-struct Size {
+struct ListingSize {
     prefix: String,
     pages: usize,
     /// Whether these were all pages.
     complete: bool,
+    /// The names of the listed instances. The listing itself is freed much earlier.
+    names: Arc<[Box<str>]>,
 }
 
 /// Clones share the same finder.
@@ -181,15 +200,13 @@ impl<S: InstanceSource> Instances for Finder<S> {
         let resolutions: Vec<Resolution> = queries
             .iter()
             .map(|query| {
-                let id = match self.0.source.lookup(&query.node) {
+                let (id, name) = match self.0.source.lookup(&query.node) {
                     Lookup::Known(answer) => return Resolution::Known(answer),
-                    Lookup::Id(id) => Some(id),
-                    Lookup::Name => None,
+                    Lookup::Id(id) => (Some(id), query.node.name.clone()),
+                    Lookup::Name => (None, query.node.name.clone()),
+                    Lookup::Named(name) => (None, name),
                 };
-                let question = Question {
-                    id,
-                    name: query.node.name.clone(),
-                };
+                let question = Question { id, name };
                 Resolution::Question(*known.entry(question.clone()).or_insert_with(|| {
                     questions.push(question);
                     questions.len() - 1
@@ -216,30 +233,43 @@ impl<S: InstanceSource> Instances for Finder<S> {
             self.0.source.metadata(&records, priority).await
         };
 
-        let answer = |query: &InstanceQuery, index: usize| match found.get(index) {
-            Some(Ok(LookupResult::Record(record))) if query.need == Need::Metadata => {
-                let index = metadata.get(record.id());
-                let described = index.and_then(|index| described.get(*index)).cloned();
-                described.unwrap_or_else(|| Err(unanswered())).map(InstanceState::Present)
-            }
-            Some(Ok(LookupResult::Record(record))) => {
-                Ok(InstanceState::Present(self.0.source.existence(record)))
-            }
-            Some(Ok(LookupResult::Absent)) => Ok(InstanceState::Absent),
-            Some(Ok(LookupResult::Unresolved)) => Ok(InstanceState::Unresolved),
-            Some(Err(error)) => Err(error.clone()),
-            None => Err(unanswered()),
-        };
-        let each = queries.iter().zip(resolutions).map(|(query, resolution)| match resolution {
-            Resolution::Known(known) => known,
-            Resolution::Question(index) => answer(query, index),
-        });
-        each.collect()
+        let mut answers = Vec::with_capacity(queries.len());
+        for (query, resolution) in queries.iter().zip(resolutions) {
+            let result = match resolution {
+                Resolution::Known(known) => {
+                    answers.push(known);
+                    continue;
+                }
+                Resolution::Question(index) => found.get(index),
+            };
+            answers.push(match result {
+                Some(Ok(LookupResult::Record(record))) if query.need == Need::Metadata => {
+                    let index = metadata.get(record.id());
+                    let described = index.and_then(|index| described.get(*index)).cloned();
+                    described.unwrap_or_else(|| Err(unanswered())).map(InstanceState::Present)
+                }
+                Some(Ok(LookupResult::Record(record))) => {
+                    Ok(InstanceState::Present(self.0.source.existence(record)))
+                }
+                Some(Ok(LookupResult::Absent)) => Ok(InstanceState::Absent),
+                Some(Ok(LookupResult::Unresolved)) => Ok(InstanceState::Unresolved),
+                Some(Err(error)) => Err(error.clone()),
+                None => Err(unanswered()),
+            });
+        }
+        answers
+    }
+
+    fn similar_names(&self, name: &str) -> Vec<String> {
+        let listed: Vec<_> =
+            self.0.statistics.lock().sizes.iter().map(|size| Arc::clone(&size.names)).collect();
+        let known = listed.iter().flat_map(|names| names.iter()).map(AsRef::as_ref);
+        suggest::similar(name, known).into_iter().map(ToOwned::to_owned).collect()
     }
 }
 
 impl<S: InstanceSource> Finder<S> {
-    /// Finds machines through this source.
+    /// Finds instances through this source.
     pub fn new(source: S, metrics: &ClientMetrics) -> Self {
         let config = CacheConfig::bounded(S::CACHE, LISTINGS, LISTING_MAX_AGE);
         Self(Arc::new(Inner {
@@ -252,6 +282,37 @@ impl<S: InstanceSource> Finder<S> {
     /// Drops the listings, including those in progress: they were read with other credentials.
     pub fn forget(&self) {
         self.0.listings.invalidate_all();
+        for size in &mut self.0.statistics.lock().sizes {
+            size.names = Arc::default();
+        }
+        self.0.listing_ended(None);
+    }
+
+    /// The records of instances by their ids, as they are now; `None` for those that do not exist. For controllers of a provider that
+    /// need more than an [`Instance`].
+    pub async fn records(&self, ids: &[&str], priority: Priority) -> Vec<Result<Option<Arc<S::Record>>>> {
+        let mut questions: Vec<Question> = Vec::new();
+        let mut places = Vec::with_capacity(ids.len());
+        let mut known = HashMap::new();
+        for id in ids {
+            places.push(*known.entry(*id).or_insert_with(|| {
+                questions.push(Question {
+                    id: Some((*id).to_owned()),
+                    name: String::new(),
+                });
+                questions.len() - 1
+            }));
+        }
+        let answers = self.find(&questions, Freshness::now(), priority).await;
+        places
+            .into_iter()
+            .map(|place| match answers.get(place) {
+                Some(Ok(LookupResult::Record(record))) => Ok(Some(Arc::clone(record))),
+                Some(Ok(LookupResult::Absent | LookupResult::Unresolved)) => Ok(None),
+                Some(Err(error)) => Err(error.clone()),
+                None => Err(unanswered()),
+            })
+            .collect()
     }
 
     /// Answers each question, in their order.
@@ -266,24 +327,27 @@ impl<S: InstanceSource> Finder<S> {
         for listing in self.cached(freshness) {
             answer_from_listing::<S>(&listing, began, questions, &mut answers);
         }
-        // How many ids were found by listings of a part of the machines.
+        // How many ids were found by listings of a part of the instances.
         let mut narrow = None;
         let mut allowed = freshness;
         // A listing that another caller began may be too old. In this case, a new one is started.
         for _ in 0..2 {
             let remaining = remaining(questions, &answers);
             let (prefix, pages) = self.0.choose(&remaining);
-            if pages >= cost::<S>(&remaining) {
+            if pages * self.0.source.page_cost() >= cost::<S>(&remaining) {
                 break;
             }
             let listing = match self.list(prefix, &remaining, allowed, priority).await {
                 Ok(listing) => listing,
                 Err(error) => {
-                    // Targeted reads would cost more and most likely fail as well.
-                    return answers
-                        .into_iter()
-                        .map(|answer| answer.unwrap_or_else(|| Err(error.clone())))
-                        .collect();
+                    if self.0.listings_keep_failing() {
+                        debug!(error = error.report(), "Reading instances one by one");
+                        self.probe(questions, &mut answers, &error, priority).await;
+                    } else {
+                        // Most likely, targeted reads would fail as well.
+                        fail_remaining(&mut answers, &error);
+                    }
+                    break;
                 }
             };
             let found = answer_from_listing::<S>(&listing, began, questions, &mut answers);
@@ -297,7 +361,7 @@ impl<S: InstanceSource> Finder<S> {
         }
         let targeted = self.read(questions, &mut answers, priority).await;
         if narrow.is_some_and(|listed| targeted > listed.max(3)) {
-            // Most machines were found only by id, although the listing should contain them.
+            // Most instances were found only by id, although the listing should contain them.
             self.0.statistics.lock().names_differ = true;
         }
         answers.into_iter().map(|answer| answer.unwrap_or(Ok(LookupResult::Unresolved))).collect()
@@ -305,11 +369,39 @@ impl<S: InstanceSource> Finder<S> {
 
     /// The cached listings, the latest first.
     fn cached(&self, freshness: Freshness) -> Vec<Arc<Listing<S::Record>>> {
-        let statistics = self.0.statistics.lock();
-        let prefixes: Vec<String> = statistics.sizes.iter().map(|size| size.prefix.clone()).collect();
-        drop(statistics);
-        let listings = prefixes.iter().filter_map(|prefix| self.0.listings.peek(prefix, freshness));
-        listings.map(|(listing, _)| listing).collect()
+        let prefixes: Vec<String> =
+            self.0.statistics.lock().sizes.iter().map(|size| size.prefix.clone()).collect();
+        let mut listings = Vec::new();
+        for prefix in prefixes {
+            if let Some((listing, _)) = self.0.listings.peek(&prefix, freshness) {
+                listings.push(listing);
+            }
+        }
+        listings
+    }
+
+    /// Reads the instance of the first question without an answer. If that fails, the cloud answers nothing at all, and all other
+    /// questions fail with the error of the listing: thousands of reads would fail as well.
+    async fn probe(
+        &self,
+        questions: &[Question],
+        answers: &mut [Answer<S::Record>],
+        error: &Error,
+        priority: Priority,
+    ) {
+        let Some(first) = answers.iter().position(Option::is_none) else {
+            return;
+        };
+        let (Some(question), Some(answer)) = (questions.get(first), answers.get_mut(first)) else {
+            return;
+        };
+        self.read(std::slice::from_ref(question), std::slice::from_mut(answer), priority).await;
+        // An invalid node says nothing about the cloud.
+        if let Some(Err(failure)) = answer
+            && failure.kind() != ErrorKind::InvalidSpec
+        {
+            fail_remaining(answers, error);
+        }
     }
 
     async fn list(
@@ -319,12 +411,19 @@ impl<S: InstanceSource> Finder<S> {
         freshness: Freshness,
         priority: Priority,
     ) -> Result<Arc<Listing<S::Record>>> {
+        if let Some(error) = self.0.recent_failure() {
+            return Err(error);
+        }
         let ids: HashSet<String> = remaining.iter().filter_map(|question| question.id.clone()).collect();
         let names = remaining.len() - ids.len();
         let inner = Arc::clone(&self.0);
         let load = {
             let prefix = prefix.clone();
-            move || async move { inner.walk(prefix, ids, names, priority).await }
+            move || async move {
+                let listed = inner.walk(prefix, ids, names, priority).await;
+                inner.listing_ended(listed.as_ref().err());
+                listed
+            }
         };
         self.0.listings.get(prefix, freshness, priority, load).await
     }
@@ -349,19 +448,9 @@ impl<S: InstanceSource> Finder<S> {
         });
         let by_names = names.chunks(S::NAMES_PER_READ).map(|chunk| async move {
             let names: Vec<&str> = chunk.iter().map(|question| question.name.as_str()).collect();
-            let records = source.by_names(&names, priority).await;
-            let found = names.iter().zip(records).map(|(name, records)| {
-                let mut records = records?;
-                match (records.pop(), records.last()) {
-                    (None, _) => Ok(LookupResult::Unresolved),
-                    (Some(record), None) => Ok(LookupResult::Record(Arc::new(record))),
-                    (Some(record), Some(_)) => {
-                        let ids = records.iter().chain([&record]).map(Record::id);
-                        Err(ambiguous(name, &ids.collect::<Vec<_>>()))
-                    }
-                }
-            });
-            chunk.iter().copied().zip(found).collect::<Vec<_>>()
+            let found = source.by_names(&names, priority).await;
+            let results = names.iter().zip(found).map(|(name, records)| only_one(name, records?));
+            chunk.iter().copied().zip(results).collect::<Vec<_>>()
         });
         let (by_ids, by_names) = tokio::join!(join_all(by_ids), join_all(by_names));
         let mut read: HashMap<&Question, Result<LookupResult<S::Record>>> =
@@ -379,14 +468,37 @@ impl<S: InstanceSource> Finder<S> {
     }
 }
 
+/// The result of a lookup by name.
+fn only_one<R: Record>(name: &str, mut records: Vec<R>) -> Result<LookupResult<R>> {
+    match records.len() {
+        0 => Ok(LookupResult::Unresolved),
+        1 => Ok(LookupResult::Record(Arc::new(records.remove(0)))),
+        _ => {
+            let ids: Vec<&str> = records.iter().map(Record::id).collect();
+            Err(ambiguous(name, &ids))
+        }
+    }
+}
+
+/// Answers all questions without an answer with the error.
+fn fail_remaining<R>(answers: &mut [Answer<R>], error: &Error) {
+    for answer in answers {
+        answer.get_or_insert_with(|| Err(error.clone()));
+    }
+}
+
 fn unanswered() -> Error {
     Error::new(ErrorKind::Unexpected, "bug: an instance query has no answer")
 }
 
 /// The questions without an answer.
 fn remaining<'q, R>(questions: &'q [Question], answers: &[Answer<R>]) -> Vec<&'q Question> {
-    let pairs = questions.iter().zip(answers);
-    pairs.filter(|(_, answer)| answer.is_none()).map(|(question, _)| question).collect()
+    questions
+        .iter()
+        .zip(answers)
+        .filter(|(_, answer)| answer.is_none())
+        .map(|(question, _)| question)
+        .collect()
 }
 
 /// How many targeted reads would answer these questions.
@@ -424,7 +536,7 @@ fn answer_from_listing<S: InstanceSource>(
             NameMatch::None if S::LISTS_ALL_NAMES && listing.began >= asked => {
                 Some(Ok(LookupResult::Unresolved))
             }
-            // An older listing proves only that a machine exists.
+            // An older listing proves only that an instance exists.
             NameMatch::Several(_) | NameMatch::None | NameMatch::Unknown => None,
         };
     }
@@ -449,40 +561,66 @@ impl<S: InstanceSource> Inner<S> {
         } else {
             common_prefix(remaining.iter().map(|question| question.name.as_str()))
         };
-        let wider = statistics.sizes.iter().filter(|size| narrow.starts_with(&size.prefix));
         // Prefer a cheap listing that other callers use.
-        let cheap = |size: &&Size| size.complete && size.pages <= (remaining.len() / 10).max(1);
-        if let Some(size) = wider.clone().find(cheap) {
-            return (size.prefix.clone(), size.pages);
+        let cheap = (remaining.len() / 10).max(1);
+        for size in &statistics.sizes {
+            if narrow.starts_with(&size.prefix) && size.complete && size.pages <= cheap {
+                return (size.prefix.clone(), size.pages);
+            }
         }
         // An incomplete listing has at least one more page. Twice as many are expected, so that it is not repeated in vain
-        // for the same few machines. The size of a wider listing does not apply to this one.
-        let known = wider.filter(|size| size.prefix == narrow).map(|size| {
-            if size.complete {
-                size.pages
-            } else {
-                2 * size.pages + 1
-            }
-        });
-        (narrow.to_owned(), known.max().unwrap_or(1))
+        // for the same few instances. The size of a wider listing does not apply to this one.
+        let pages = match statistics.sizes.iter().find(|size| size.prefix == narrow) {
+            Some(size) if size.complete => size.pages,
+            Some(size) => 2 * size.pages + 1,
+            None => 1,
+        };
+        (narrow.to_owned(), pages)
     }
 
-    fn remember(&self, prefix: &str, pages: usize, complete: bool) {
+    /// A listing ended, with this error if it failed.
+    fn listing_ended(&self, error: Option<&Error>) {
         let mut statistics = self.statistics.lock();
-        let sizes = &mut statistics.sizes;
-        sizes.retain(|size| size.prefix != prefix);
-        sizes.insert(
-            0,
-            Size {
-                prefix: prefix.to_owned(),
-                pages,
-                complete,
-            },
-        );
-        sizes.truncate(LISTINGS);
+        match error {
+            None => {
+                statistics.failed_listings = 0;
+                statistics.last_failure = None;
+            }
+            // The request was not sent.
+            Some(error) if error.kind() == ErrorKind::RateLimited => {}
+            Some(error) => {
+                statistics.failed_listings = statistics.failed_listings.saturating_add(1);
+                statistics.last_failure = Some((Instant::now(), error.clone()));
+            }
+        }
     }
 
-    /// Reads pages while that can be cheaper than targeted reads of the remaining machines: while fewer pages were read than
+    fn listings_keep_failing(&self) -> bool {
+        self.statistics.lock().failed_listings >= FAILED_LISTINGS
+    }
+
+    /// The error of the last listing, while it is too early to try the next one.
+    fn recent_failure(&self) -> Option<Error> {
+        let statistics = self.statistics.lock();
+        let (at, error) = statistics.last_failure.as_ref()?;
+        let is_paused = statistics.failed_listings >= FAILED_LISTINGS && at.elapsed() < LISTING_PAUSE;
+        is_paused.then(|| error.clone())
+    }
+
+    fn remember(&self, prefix: &str, pages: usize, complete: bool, records: &[Arc<S::Record>]) {
+        let size = ListingSize {
+            prefix: prefix.to_owned(),
+            pages,
+            complete,
+            names: records.iter().flat_map(|record| record.names()).map(Box::from).collect(),
+        };
+        let mut statistics = self.statistics.lock();
+        statistics.sizes.retain(|known| known.prefix != prefix);
+        statistics.sizes.insert(0, size);
+        statistics.sizes.truncate(LISTINGS);
+    }
+
+    /// Reads pages while that can be cheaper than targeted reads of the remaining instances: while fewer pages were read than
     /// targeted reads remain. An unsuccessful walk at most doubles the cost.
     async fn walk(
         &self,
@@ -497,7 +635,8 @@ impl<S: InstanceSource> Inner<S> {
             let (mut ids, mut records) = (ids.clone(), Vec::new());
             let mut pages = Pages::start();
             // A name is known to be unique only after all pages.
-            while !pages.is_complete() && pages.fetched() < reads::<S>(ids.len(), names) {
+            let page_cost = self.source.page_cost();
+            while !pages.is_complete() && pages.fetched() * page_cost < reads::<S>(ids.len(), names) {
                 let fetched = pages.fetched();
                 let next = pages.next(|marker| self.source.page(&prefix, marker, priority));
                 match next.await {
@@ -507,9 +646,9 @@ impl<S: InstanceSource> Inner<S> {
                             records.push(Arc::new(record));
                         }
                     }
-                    // The machine that was the marker was deleted.
+                    // The instance that was the marker was deleted.
                     Err(error) if error.kind() == ErrorKind::Unexpected && fetched > 0 && !restarted => {
-                        debug!(error = error.report(), "Restarting the listing of machines");
+                        debug!(error = error.report(), "Restarting the listing of instances");
                         restarted = true;
                         continue 'walk;
                     }
@@ -517,7 +656,7 @@ impl<S: InstanceSource> Inner<S> {
                 }
             }
             let (fetched, complete) = (pages.fetched(), pages.is_complete());
-            self.remember(&prefix, fetched, complete);
+            self.remember(&prefix, fetched, complete, &records);
             return Ok(Listing::new(began, prefix, records, complete));
         }
     }

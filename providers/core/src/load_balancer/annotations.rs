@@ -73,11 +73,11 @@ impl AnnotationTable {
     /// The users' reference: a Markdown table.
     #[must_use]
     pub fn markdown(&self) -> String {
-        let rows = self.entries.iter().map(|AnnotationDoc { name, values, about }| {
-            format!("| `{name}` | {values} | {} |\n", about.trim())
-        });
-        let rows: String = rows.collect();
-        format!("| Annotation | Value | Effect |\n|---|---|---|\n{rows}")
+        let mut lines = vec!["| Annotation | Value | Effect |\n|---|---|---|\n".to_owned()];
+        for AnnotationDoc { name, values, about } in self.entries {
+            lines.push(format!("| `{name}` | {values} | {} |\n", about.trim()));
+        }
+        lines.concat()
     }
 
     /// A provider's reference for users: the text by hand, its annotations after an introduction to all of them, and the `keys`
@@ -85,14 +85,18 @@ impl AnnotationTable {
     #[must_use]
     pub fn reference(&self, by_hand: &str, introduction: &str, keys: &str) -> String {
         let annotations = format!("{introduction}\n\n{}", self.markdown());
-        let annotations = annotations.trim_start();
-        format!("{by_hand}\n# Annotations of Services\n\n{annotations}\n# Keys of the config file\n\n{keys}")
+        format!(
+            "{by_hand}\n# Annotations of Services\n\n{}\n# Keys of the config file\n\n{keys}",
+            annotations.trim_start()
+        )
     }
 
     /// The values and the meaning of an annotation, to show beside a wrong value. Empty for other fields.
     fn takes(&self, field: &Field) -> String {
-        let known = self.entries.iter().find(|entry| *field == Field::annotation(entry.name));
-        known.map_or_else(String::new, |entry| format!("takes: {}. {}", entry.values, entry.about.trim()))
+        match self.entries.iter().find(|entry| *field == Field::annotation(entry.name)) {
+            Some(entry) => format!("takes: {}. {}", entry.values, entry.about.trim()),
+            None => String::new(),
+        }
     }
 
     /// The finding about a field that is refused.
@@ -126,37 +130,41 @@ impl AnnotationTable {
         invalid: &[InvalidField],
         ignored: &[IgnoredValue],
     ) -> Vec<ServiceFinding> {
-        let invalid = invalid.iter().map(|invalid| self.invalid(invalid));
-        let ignored = ignored.iter().map(|ignored| self.ignored(ignored));
-        let unknown = self.unknown(annotations);
-        invalid.chain(ignored).chain(unknown).collect()
+        let mut findings = Vec::new();
+        findings.extend(invalid.iter().map(|invalid| self.invalid(invalid)));
+        findings.extend(ignored.iter().map(|ignored| self.ignored(ignored)));
+        findings.extend(self.unknown(annotations));
+        findings
     }
 
     /// The findings about annotations that have a prefix of the provider's and are not in the table.
     #[must_use]
     pub fn unknown(&self, annotations: &Labels) -> Vec<ServiceFinding> {
-        let end = |name: &'static str| Some((name.rsplit_once('/')?.1, name));
         // All names are alike up to the slash.
-        let by_end: BTreeMap<_, _> = self.entries.iter().filter_map(|entry| end(entry.name)).collect();
-        let is_unknown = |key: &&str| {
-            self.prefixes.iter().any(|prefix| key.starts_with(prefix))
-                && self.entries.iter().all(|entry| entry.name != *key)
-        };
-        let unknown = annotations.iter().map(|(key, _)| key).filter(is_unknown);
-        let findings = unknown.map(|key| {
+        let by_end: BTreeMap<&str, &str> = self
+            .entries
+            .iter()
+            .filter_map(|entry| Some((entry.name.rsplit_once('/')?.1, entry.name)))
+            .collect();
+        let mut findings = Vec::new();
+        for (key, _) in annotations.iter() {
+            let has_prefix = self.prefixes.iter().any(|prefix| key.starts_with(prefix));
+            if !has_prefix || self.entries.iter().any(|entry| entry.name == key) {
+                continue;
+            }
             let end = key.rsplit_once('/').map_or(key, |(_, end)| end);
             let near = suggest::nearest(end, by_end.keys().copied()).and_then(|end| by_end.get(end));
-            ServiceFinding {
+            findings.push(ServiceFinding {
                 severity: Severity::Warning,
                 field: Field::annotation(key),
                 message: "no such annotation, it has no effect".to_owned(),
-                fix: near.map_or_else(
-                    || format!("{} lists all annotations", self.reference),
-                    |near| format!("did you mean {near}?"),
-                ),
-            }
-        });
-        findings.collect()
+                fix: match near {
+                    Some(near) => format!("did you mean {near}?"),
+                    None => format!("{} lists all annotations", self.reference),
+                },
+            });
+        }
+        findings
     }
 }
 
@@ -216,22 +224,25 @@ impl InvalidField {
     /// The message without the name of the field at its beginning.
     fn bare(&self) -> &str {
         let message = self.message.as_str();
-        let rest = message.strip_prefix("annotation ").unwrap_or(message);
-        let rest = rest.strip_prefix(&self.field.to_string());
-        rest.and_then(|rest| rest.strip_prefix(": ")).unwrap_or(message)
+        message
+            .strip_prefix("annotation ")
+            .unwrap_or(message)
+            .strip_prefix(&self.field.to_string())
+            .and_then(|rest| rest.strip_prefix(": "))
+            .unwrap_or(message)
     }
 
     /// One error about all invalid fields.
     #[must_use]
     pub fn error(all: &[Self]) -> Error {
-        let all: Vec<_> = all.iter().map(|invalid| invalid.message.as_str()).collect();
-        Error::new(ErrorKind::InvalidSpec, format!("annotations: {}", all.join("; ")))
+        let messages: Vec<_> = all.iter().map(|invalid| invalid.message.as_str()).collect();
+        Error::new(ErrorKind::InvalidSpec, format!("annotations: {}", messages.join("; ")))
     }
 }
 
 /// Reads the annotations of one Service and collects the problems in them.
 ///
-/// Go cloud controllers differ in the handling of values of a wrong type. [`parsed`](Self::parsed), [`flag`](Self::flag),
+/// Go cloud-controller-managers differ in the handling of values of a wrong type. [`parsed`](Self::parsed), [`flag`](Self::flag),
 /// [`lenient_flag`](Self::lenient_flag) and [`number`](Self::number) ignore and report it, and the default is used. The methods that begin with `strict` refuse the
 /// Service. A number out of its range is refused by both.
 #[derive(Debug)]
@@ -414,9 +425,14 @@ impl<'a> AnnotationReader<'a> {
     /// left out, the last one of a repeated key counts. `None` without the annotation.
     #[must_use]
     pub fn map(&self, key: &str) -> Option<BTreeMap<&'a str, &'a str>> {
-        let items = self.list(key)?.into_iter();
-        let items = items.map(|item| item.split_once('=').unwrap_or((item, "")));
-        Some(items.filter(|(key, _)| !key.is_empty()).collect())
+        let mut values = BTreeMap::new();
+        for item in self.list(key)? {
+            let (key, value) = item.split_once('=').unwrap_or((item, ""));
+            if !key.is_empty() {
+                values.insert(key, value);
+            }
+        }
+        Some(values)
     }
 
     /// Refuses the Service because of an annotation. `problem` does not name it.
@@ -441,15 +457,18 @@ impl<'a> AnnotationReader<'a> {
 
     /// Reports an annotation whose value is ignored, in whole or in part.
     pub fn warn(&mut self, key: &'static str, problem: impl Into<String>) {
-        let problem = problem.into();
-        self.ignored.push(IgnoredValue { key, problem });
+        self.ignored.push(IgnoredValue {
+            key,
+            problem: problem.into(),
+        });
     }
 
     /// Reports those of these annotations that the Service has.
     pub fn warn_each(&mut self, keys: &[&'static str], problem: &str) {
-        let annotations = self.annotations;
-        for key in keys.iter().filter(|key| annotations.get(key).is_some()) {
-            self.warn(key, problem);
+        for key in keys {
+            if self.annotations.get(key).is_some() {
+                self.warn(key, problem);
+            }
         }
     }
 

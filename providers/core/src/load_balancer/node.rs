@@ -23,7 +23,7 @@ pub struct ServiceNode {
     /// Whether it may be a member of load balancers: not being deleted, not excluded by its label, not about to be
     /// deleted by the autoscaler. Whether it is ready or initialized does not matter.
     pub eligible: bool,
-    /// Whether its condition `Ready` is true. If so, its machine most likely exists; nothing else follows from it.
+    /// Whether its condition `Ready` is true. If so, its instance most likely exists; nothing else follows from it.
     pub ready: bool,
 }
 
@@ -68,7 +68,7 @@ impl NodeSet {
     /// The nodes that may be members and that `select` accepts, grouped by their address of the family, in the order of
     /// their names.
     ///
-    /// Several nodes can have one address: a server that is renamed or rebuilt registers a second Node. Clouds refuse a
+    /// Several nodes can have one address: an instance that is renamed or rebuilt registers a second Node. Clouds refuse a
     /// list of targets with duplicates, so a load balancer takes one node of each group: the one that it has, else the
     /// first.
     pub fn by_address(

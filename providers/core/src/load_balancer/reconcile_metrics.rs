@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::{MemberReport, MemberState, PartKey, PartReport, PartState, StepDescription};
+use super::{MemberState, PartKey, PartReport, PartState, StepDescription};
 use crate::client::{ClientMetrics, TimedConfig, TimedMetrics};
 
 /// The kind of a reconciliation, from the least to the most work.
@@ -110,8 +110,8 @@ impl ReconcileMetrics {
 
 /// The kind of a pass; `None` if it had no step.
 fn kind(report: &PartReport, of_step: fn(&StepDescription) -> Reconciliation) -> Option<Reconciliation> {
-    let left = |member: &MemberReport| matches!(member.state, MemberState::Left);
-    if !report.members.is_empty() && report.members.iter().all(left) {
+    let all_left = report.members.iter().all(|member| matches!(member.state, MemberState::Left));
+    if all_left && !report.members.is_empty() {
         return Some(Reconciliation::Delete);
     }
     report.steps.iter().map(|step| of_step(&step.description)).max()

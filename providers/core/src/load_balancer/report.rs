@@ -1,21 +1,33 @@
 //! The results of a provider: discoveries and reports of passes.
 
-use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::time::Instant;
 
-use super::{Claim, PartKey, service::ServiceId};
+use super::{Claim, Ownership, PartKey, service::ServiceId};
 use crate::Error;
 
 /// The parts of the Services.
 #[derive(Clone, Debug, Default)]
 pub struct Discovery {
-    /// All parts that a Service joins or leaves, without duplicates, in an order in which few of them must be run twice.
-    pub parts: Vec<PartKey>,
-    /// One for each Service of the snapshot, in its order.
-    pub services: Vec<ServiceParts>,
+    /// One for each Service of the snapshot, in its order. Those that have not changed are the same values as in the last
+    /// discovery.
+    pub services: Vec<Arc<ServiceParts>>,
     /// Objects in the cloud that carry this cluster's tag or name, and whose Service does not exist.
     pub orphans: Vec<OrphanPart>,
+}
+
+impl Discovery {
+    /// All parts that a Service joins or leaves, without duplicates, in an order in which few of them must be run twice.
+    #[must_use]
+    pub fn parts(&self) -> Vec<PartKey> {
+        ServiceParts::in_order(self.services.iter().map(AsRef::as_ref))
+    }
 }
 
 /// The parts of one Service.
@@ -29,6 +41,66 @@ pub struct ServiceParts {
     pub joins: Vec<PartKey>,
     /// The parts that (may) still have its ownership tag and that it no longer names. Left in reverse order.
     pub leaves: Vec<PartKey>,
+    /// Whether labels of nodes decide which of them serve it.
+    pub selects_by_labels: bool,
+    /// The load balancer that it had before, if another controller is responsible for it now and it has our finalizer.
+    pub former: Option<FormerLoadBalancer>,
+}
+
+impl ServiceParts {
+    /// All parts of these Services, without duplicates, in an order in which few passes have to wait: first those that are
+    /// joined, in order, then those that are left, in reverse.
+    pub fn in_order<'a>(services: impl Iterator<Item = &'a Self> + Clone) -> Vec<PartKey> {
+        let joins = services.clone().map(|service| service.joins.len()).max().unwrap_or(0);
+        let mut ranks: BTreeMap<&PartKey, usize> = BTreeMap::new();
+        for service in services {
+            let leaves = service.leaves.iter().rev().enumerate().map(|(rank, part)| (joins + rank, part));
+            for (rank, part) in service.joins.iter().enumerate().chain(leaves) {
+                let known = ranks.entry(part).or_default();
+                *known = rank.max(*known);
+            }
+        }
+        let mut parts: Vec<_> = ranks.into_iter().collect();
+        // Parts of the same rank stay in the order of their names.
+        parts.sort_by_key(|(_, rank)| *rank);
+        parts.into_iter().map(|(part, _)| part.clone()).collect()
+    }
+}
+
+/// The load balancer that a Service had from this provider, when another controller is responsible for the Service now.
+///
+/// A process that did not see the change knows only that the Service has our finalizer. Another controller may use the same
+/// finalizer, so that the cloud must prove that the load balancer is ours.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum FormerLoadBalancer {
+    /// The cloud shows none.
+    #[default]
+    Missing,
+    /// It was created for the Service in this cluster. With its description, for people.
+    Ours(String),
+    /// It may belong to another cluster.
+    Unproven {
+        /// Its description, for people.
+        what: String,
+        /// Why it may belong to another cluster: `it has the tag kube_cluster_id_.. of another cluster`.
+        why: String,
+    },
+}
+
+impl FormerLoadBalancer {
+    /// The load balancer `what` with the Service's name and this owner. `is_identified`: its name contains the UID of the
+    /// Service, or one of its members is a node of the cluster by the instance's ID.
+    #[must_use]
+    pub fn new(what: String, ownership: &Ownership, is_identified: bool) -> Self {
+        let why = match ownership {
+            Ownership::Ours => return Self::Ours(what),
+            Ownership::Adopted if is_identified => return Self::Ours(what),
+            Ownership::Adopted => "it has no ownership tag of this cluster".to_owned(),
+            Ownership::Foreign(tag) => format!("it has the tag {tag} of another cluster"),
+            Ownership::Unverified => "the ownership tag of this cluster is not known".to_owned(),
+        };
+        Self::Unproven { what, why }
+    }
 }
 
 /// Something in the cloud that belongs to a Service of this cluster that does not exist.
@@ -271,8 +343,16 @@ pub struct Blocked {
     pub desired: String,
 }
 
+impl Blocked {
+    /// The desired value of a field or annotation that is left as it is on purpose. The observed value then says why, in a clause.
+    pub const UNCHANGED: &'static str = "left unchanged";
+}
+
 impl fmt::Display for Blocked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.desired == Self::UNCHANGED {
+            return write!(f, "{}: {}", self.field, self.observed);
+        }
         let shown = |value: &str| match value {
             "" => "not set".to_owned(),
             value => value.to_owned(),
@@ -311,9 +391,15 @@ pub struct StepDescription {
     pub sentence: String,
     /// The object that the step creates, without its children; `None`: the sentence identifies it.
     pub creates: Option<String>,
-    /// Whether the part must be idle: the step waits until the cloud has finished the part's last change. A step that is
-    /// sent before that must be done at once.
+    /// Whether the part must be idle: the step waits until the cloud has finished the changes of the part that it accepted,
+    /// those of the same [objects](Self::objects) if it lists any.
     pub needs_idle: bool,
+    /// The objects of the part that the step concerns. Steps on other objects are sent at the same time. `None`: the step is
+    /// sent alone, when the steps before it have ended.
+    pub objects: Option<StepObjects>,
+    /// Whether the step is one of many that are alike, such as the membership of one machine. If the cloud refuses it
+    /// permanently, the difference is reported as [`Blocked`], and the other steps continue.
+    pub is_one_of_many: bool,
     /// Why it is due: `connection limit 5 -> 10`. Empty if that is obvious.
     pub reason: String,
     /// The Service that the step is for; `None`: the part as a whole. If the step fails permanently, this Service is frozen
@@ -331,9 +417,56 @@ impl StepDescription {
             sentence: sentence.into(),
             creates: None,
             needs_idle: true,
+            objects: None,
+            is_one_of_many: false,
             reason: String::new(),
             service: None,
         }
+    }
+}
+
+/// The objects of a part that a step concerns, by names that are unique in the part.
+///
+/// ```
+/// use ccm_core::load_balancer::StepObjects;
+///
+/// // Waits until the steps before it on `pool web` and `address web` have ended. Later steps on these wait for it.
+/// let rule = StepObjects::changing(["rule web"]).using(["pool web", "address web"]);
+/// assert!(rule.uses.contains("pool web"));
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StepObjects {
+    /// The objects that it creates, updates or deletes.
+    pub changes: BTreeSet<String>,
+    /// Other objects that it needs: steps before it that change them must have ended, and steps after it that change them
+    /// wait until it has ended.
+    pub uses: BTreeSet<String>,
+}
+
+impl StepObjects {
+    /// A step that creates, updates or deletes these objects.
+    #[must_use]
+    pub fn changing<T: Into<String>>(objects: impl IntoIterator<Item = T>) -> Self {
+        Self {
+            changes: objects.into_iter().map(Into::into).collect(),
+            uses: BTreeSet::new(),
+        }
+    }
+
+    /// Whether a step must wait until a step on these objects has ended.
+    #[must_use]
+    pub fn conflict_with(&self, other: &Self) -> bool {
+        let has_shared = |one: &BTreeSet<String>, other: &BTreeSet<String>| !one.is_disjoint(other);
+        has_shared(&self.changes, &other.changes)
+            || has_shared(&self.changes, &other.uses)
+            || has_shared(&self.uses, &other.changes)
+    }
+
+    /// The step also needs these objects.
+    #[must_use]
+    pub fn using<T: Into<String>>(mut self, objects: impl IntoIterator<Item = T>) -> Self {
+        self.uses.extend(objects.into_iter().map(Into::into));
+        self
     }
 }
 
@@ -351,6 +484,22 @@ pub struct StepReport {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_field_that_is_left_unchanged_says_why() {
+        let blocked = |desired: &str| Blocked {
+            service: None,
+            field: "annotation a/color".to_owned(),
+            observed: "it has no effect".to_owned(),
+            desired: desired.to_owned(),
+        };
+        let text = |desired| blocked(desired).to_string();
+        assert_eq!(text(Blocked::UNCHANGED), "annotation a/color: it has no effect");
+        assert_eq!(
+            text("red"),
+            "cannot change annotation a/color in place: observed it has no effect, desired red"
+        );
+    }
 
     #[test]
     fn effects_of_a_later_part_take_precedence() {

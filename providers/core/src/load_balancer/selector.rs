@@ -21,6 +21,12 @@ impl NodeSelector {
         Self(labels)
     }
 
+    /// Whether it selects every node.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Whether a node with these labels is selected.
     #[must_use]
     pub fn matches(&self, labels: &Labels) -> bool {

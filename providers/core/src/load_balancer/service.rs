@@ -1,12 +1,17 @@
 //! The fields of a Service that affect load balancers.
 
-use std::{fmt, net::IpAddr, sync::Arc};
+use std::{
+    fmt,
+    hash::{Hash, Hasher},
+    net::IpAddr,
+    sync::Arc,
+};
 
 use super::report::{Condition, Ingress};
 use crate::Labels;
 
 /// The identity of a Service. A Service that is created again with the same name has another one.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ServiceId {
     /// `metadata.namespace`.
     pub namespace: Arc<str>,
@@ -25,6 +30,13 @@ impl ServiceId {
             name: name.into(),
             uid: uid.into(),
         }
+    }
+}
+
+/// The uid alone distinguishes Services.
+impl Hash for ServiceId {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.uid.hash(state);
     }
 }
 
@@ -135,6 +147,21 @@ impl ServiceView {
         self.ingress.iter().filter_map(|ingress| ingress.ip.as_deref()?.parse().ok())
     }
 
+    /// The view with which to clean up a Service for which another controller is responsible now, and which was ours with this
+    /// `last` view: as it was between the two, of type `ClusterIP`, since a class can only be set together with the type. Ports
+    /// and annotations are those of before, and the status is not that of the other controller.
+    #[must_use]
+    pub fn cleanup(&self, last: &Self) -> Self {
+        Self {
+            service_type: ServiceType::ClusterIp,
+            class: None,
+            ingress: Vec::new(),
+            finalizers: self.finalizers.clone(),
+            deleting: self.deleting,
+            ..last.clone()
+        }
+    }
+
     /// Whether both have the same spec and metadata, regardless of status and finalizers.
     #[must_use]
     pub fn asks_the_same(&self, other: &Self) -> bool {
@@ -193,18 +220,28 @@ impl ProviderFinalizers {
     /// The finalizers that the Service lacks, [`ServiceView::FINALIZER`] included. Empty if it wants no load balancer.
     #[must_use]
     pub fn missing(&self, service: &ServiceView) -> Vec<&'static str> {
+        if !service.wants_load_balancer() {
+            return Vec::new();
+        }
         let needed = [ServiceView::FINALIZER].into_iter().chain(self.needed.iter().copied());
-        needed.filter(|name| service.wants_load_balancer() && !service.has(name)).collect()
+        needed.filter(|name| !service.has(name)).collect()
     }
 
     /// The finalizers that the Service has and does not need, once it is finished.
     #[must_use]
     pub fn surplus(&self, service: &ServiceView) -> Vec<&'static str> {
         let wants = service.wants_load_balancer();
-        let all = [ServiceView::FINALIZER].into_iter().filter(|_| !wants);
-        all.chain(self.all.iter().copied())
-            .filter(|name| service.has(name) && !(wants && self.needed.contains(name)))
-            .collect()
+        let mut surplus = Vec::new();
+        if !wants && service.has(ServiceView::FINALIZER) {
+            surplus.push(ServiceView::FINALIZER);
+        }
+        for name in self.all.iter().copied() {
+            let is_needed = wants && self.needed.contains(&name);
+            if service.has(name) && !is_needed {
+                surplus.push(name);
+            }
+        }
+        surplus
     }
 
     /// Whether the Service has (or may have) a load balancer that it no longer wants.

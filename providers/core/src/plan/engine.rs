@@ -8,10 +8,11 @@ use tokio::{
     sync::{Mutex as AsyncMutex, OwnedMutexGuard},
     time::Instant,
 };
-use tracing::{Instrument, info_span};
+use tracing::{Instrument, debug, info_span};
 
 use super::{
-    discovery::DiscoveredParts,
+    discovery::DiscoveredPart,
+    index::{PartIndex, ReadListings},
     key::PartKind,
     memory::Memory,
     metrics::{PlanMetrics, Share},
@@ -22,8 +23,8 @@ use super::{
 use crate::{
     Error, ErrorKind, Result,
     load_balancer::{
-        Claim, ClusterSnapshot, Discovery, LoadBalancers, PartKey, PartReport, PartState, ProviderFinalizers,
-        ReadOptions, Request, ServiceId, ServiceView,
+        Claim, ClusterSnapshot, Discovery, FormerLoadBalancer, LoadBalancers, PartKey, PartReport, PartState,
+        ProviderFinalizers, Request, ServiceId, ServiceView,
     },
 };
 
@@ -41,13 +42,23 @@ pub struct Engine<M: PartModel, C: PartCloud<M>> {
     pub(super) metrics: PlanMetrics,
     memory: Mutex<Memory<M>>,
     records: Mutex<PartRecords<M, C>>,
-    discovery: Mutex<Option<Arc<DiscoveredParts<M>>>>,
     /// The contribution of each part to the gauges since its last pass.
     shares: Mutex<HashMap<M::Key, Share>>,
+    /// The answers of the cloud about former load balancers that the listings do not prove to be this cluster's.
+    former: Mutex<HashMap<ServiceId, FormerAnswer<M>>>,
 }
 
-/// A discovery that reads. It also ends if its future is dropped.
-struct Reading<'a, M: PartModel> {
+/// An answer of the cloud about the former load balancer of a Service.
+struct FormerAnswer<M: PartModel> {
+    /// The Service and the listings with which the cloud was asked. With others, it is asked again.
+    view: Arc<ServiceView>,
+    directory: Arc<M::Directory>,
+    former: FormerLoadBalancer,
+}
+
+/// A discovery, or a pass with the listings that it has read: keys that were replaced since then stay valid for it. It also ends
+/// if its future is dropped.
+pub(super) struct Reading<'a, M: PartModel> {
     memory: &'a Mutex<Memory<M>>,
     number: u64,
 }
@@ -75,8 +86,8 @@ impl<M: PartModel, C: PartCloud<M>> Engine<M, C> {
             metrics,
             memory: Mutex::default(),
             records: Mutex::default(),
-            discovery: Mutex::default(),
             shares: Mutex::default(),
+            former: Mutex::default(),
         }
     }
 
@@ -92,65 +103,109 @@ impl<M: PartModel, C: PartCloud<M>> Engine<M, C> {
         &self.cloud
     }
 
-    /// The parts of each Service. Computed again only if the snapshot, the listings or a key has changed.
-    pub(super) async fn discovered(
+    /// Reads the listings, and finds the members of a part.
+    pub(super) async fn discover_part<'a>(
         &self,
-        snapshot: &Arc<ClusterSnapshot>,
-        read: ReadOptions,
-        memory: &Mutex<Memory<M>>,
-    ) -> Result<Arc<DiscoveredParts<M>>> {
-        // A key that is replaced meanwhile stays valid for the listings that are being read.
+        key: &M::Key,
+        request: &Request,
+        memory: &'a Mutex<Memory<M>>,
+    ) -> Result<(DiscoveredPart<M>, Reading<'a, M>)> {
+        // Orphans follow from the listings and all Services.
+        let only = (!request.delete_orphan).then_some(key);
         let reading = Reading::begin(memory);
-        let directory = self.cloud.directory(read).await?;
-        Ok(self.in_directory(snapshot, &directory, memory, reading.number))
+        let part = self.update_index(request, &reading, only, |index| index.part(key)).await?;
+        Ok((part, reading))
     }
 
-    /// The parts of each Service by the last listings that could be read, for a pass over a part that was known then. Before
-    /// the pass creates or deletes, it reads the part.
+    /// Reads the listings, and computes the parts of the Services that have changed: of members of the part `only`, or all.
+    async fn update_index<T>(
+        &self,
+        request: &Request,
+        reading: &Reading<'_, M>,
+        only: Option<&M::Key>,
+        result: impl FnOnce(&PartIndex<M>) -> T,
+    ) -> Result<T> {
+        let read = ReadListings {
+            snapshot: Arc::clone(&request.snapshot),
+            directory: self.cloud.directory(request.read).await?,
+            number: reading.number,
+        };
+        let mut memory = reading.memory.lock();
+        Ok(result(memory.update_index(&self.model, &read, only)))
+    }
+
+    /// The members of a part by the last listings that could be read, for a pass over a part that was known then. Before the
+    /// pass creates or deletes, it reads the part.
     pub(super) fn last_discovered(
         &self,
         key: &M::Key,
         snapshot: &Arc<ClusterSnapshot>,
-    ) -> Option<Arc<DiscoveredParts<M>>> {
-        let last = self.discovery.lock().clone();
-        let last = last.filter(|last| last.knows(key))?;
-        // Keys that were replaced since the first discovery are valid for these listings.
-        Some(self.in_directory(snapshot, &last.directory, &self.memory, 0))
+    ) -> Option<DiscoveredPart<M>> {
+        let mut memory = self.memory.lock();
+        let last = memory.index.as_ref().filter(|last| last.knows(key))?;
+        let read = ReadListings {
+            snapshot: Arc::clone(snapshot),
+            directory: Arc::clone(&last.directory),
+            // Keys that were replaced since the first discovery are valid for these listings.
+            number: 0,
+        };
+        Some(memory.update_index(&self.model, &read, Some(key)).part(key))
     }
 
-    /// The parts of each Service by these listings, which a discovery with this number read.
-    fn in_directory(
+    /// Asks the cloud about former load balancers that the listings do not prove to be this cluster's.
+    async fn prove_former(
         &self,
-        snapshot: &Arc<ClusterSnapshot>,
+        discovery: &mut Discovery,
         directory: &Arc<M::Directory>,
-        memory: &Mutex<Memory<M>>,
-        number: u64,
-    ) -> Arc<DiscoveredParts<M>> {
-        let mut last = self.discovery.lock();
-        let mut now = memory.lock();
-        if let Some(discovery) = &*last
-            && discovery.is_current(snapshot, directory, &now)
-        {
-            return Arc::clone(discovery);
+        request: &Request,
+    ) {
+        let mut answers = HashMap::new();
+        for parts in &mut discovery.services {
+            let Some(former @ FormerLoadBalancer::Unproven { .. }) = &parts.former else {
+                continue;
+            };
+            let Some(view) = request.snapshot.service(&parts.service) else {
+                continue;
+            };
+            let known =
+                self.former.lock().remove(&view.id).filter(|known| {
+                    Arc::ptr_eq(&known.view, view) && Arc::ptr_eq(&known.directory, directory)
+                });
+            let proven = match known {
+                Some(known) => known.former,
+                None => {
+                    let cluster = &request.snapshot.cluster;
+                    let cleanup = view.cleanup(view);
+                    match self.cloud.prove_former(&cleanup, cluster, former.clone(), request.read).await {
+                        Ok(proven) => proven,
+                        Err(error) => {
+                            let error = error.report();
+                            debug!(service = %view.id, error, "Could not look for the owner of a load balancer");
+                            continue;
+                        }
+                    }
+                }
+            };
+            let answer = FormerAnswer {
+                view: Arc::clone(view),
+                directory: Arc::clone(directory),
+                former: proven.clone(),
+            };
+            answers.insert(view.id.clone(), answer);
+            Arc::make_mut(parts).former = Some(proven);
         }
-        let discovery = DiscoveredParts::new(&self.model, snapshot, directory, &mut now, number);
-        let discovery = Arc::new(discovery);
-        drop(now);
-        *last = Some(Arc::clone(&discovery));
-        drop(last);
-        self.forget_idle(&discovery);
-        discovery
+        *self.former.lock() = answers;
     }
 
     /// Drops the records of parts without members.
-    fn forget_idle(&self, discovery: &DiscoveredParts<M>) {
+    fn forget_idle(&self, index: &PartIndex<M>) {
         self.records.lock().retain(|key, record| {
-            discovery.knows(key)
+            index.knows(key)
                 || Arc::strong_count(record) > 1
                 || !record.try_lock().is_ok_and(|record| record.is_idle())
         });
         self.shares.lock().retain(|key, share| {
-            let keep = discovery.knows(key);
+            let keep = index.knows(key);
             if !keep {
                 self.update_gauges(key, *share, Share::default());
             }
@@ -195,6 +250,7 @@ impl<M: PartModel, C: PartCloud<M>> Engine<M, C> {
             Ok(key) => key,
             Err(error) => return PartReport::failed(part.clone(), error),
         };
+        self.memory.lock().snapshot_begins(&request.snapshot);
         let (key, record) = self.take(key).await;
         let mut pass = Pass::new(self, request, &self.memory, None, key.clone(), record);
         let state = pass.run().await;
@@ -224,14 +280,15 @@ impl<M: PartModel, C: PartCloud<M>> Engine<M, C> {
         // Without the engine's state: the plan is that of a process that has just started.
         let memory = Mutex::new(Memory::default());
         let dry_run = DryRun::<M>::default();
-        let discovery = self.discovered(&request.snapshot, request.read, &memory).await?;
-        let mut keys = discovery.keys();
-        if let Some(only) = only {
-            let entry = discovery.entry(only);
-            keys.retain(|key| {
-                entry.is_some_and(|entry| entry.joins.contains(key) || entry.traces.contains(key))
-            });
-        }
+        let keys_of = |index: &PartIndex<M>| {
+            let mut keys = index.keys();
+            if let Some(only) = only {
+                let entry = index.entry(only);
+                keys.retain(|key| entry.is_some_and(|entry| entry.is_member(key)));
+            }
+            keys
+        };
+        let keys = self.update_index(request, &Reading::begin(&memory), None, keys_of).await?;
         let mut plans: Vec<PartReport> = Vec::new();
         for _ in 0..ROUNDS {
             let before = memory.lock().version;
@@ -275,8 +332,16 @@ impl<M: PartModel, C: PartCloud<M>> LoadBalancers for Engine<M, C> {
     }
 
     async fn discover(&self, request: &Request) -> Result<Discovery> {
-        let discovery = self.discovered(&request.snapshot, request.read, &self.memory).await?;
-        Ok(discovery.public())
+        self.memory.lock().snapshot_begins(&request.snapshot);
+        let discovered = |index: &PartIndex<M>| {
+            self.forget_idle(index);
+            (index.public(), Arc::clone(&index.directory))
+        };
+        let reading = Reading::begin(&self.memory);
+        let (mut discovery, directory) = self.update_index(request, &reading, None, discovered).await?;
+        drop(reading);
+        self.prove_former(&mut discovery, &directory, request).await;
+        Ok(discovery)
     }
 
     async fn run(&self, part: &PartKey, request: &Request) -> PartReport {

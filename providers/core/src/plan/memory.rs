@@ -1,30 +1,80 @@
 //! The engine's state of Services between passes. It can be rebuilt by reading: after a restart it is empty, and the first
 //! pass over each part fills it without a write.
+//!
+//! It has what a pass over one part must know of the other parts of its members:
+//!
+//! ```text
+//!   pass over lb/7 --- facts (early, then final) ---> member of sg/a joins
+//!   pass over sg/a --- serves -----------------------> member may leave what it no longer names
+//!   pass over lb/7 --- left -------------------------> member may leave the part before
+//!   create in lb/new:web --- renamed to lb/7 --------> discoveries of older listings
+//! ```
+//!
+//! The caller has what follows from these for the Service as a whole: whether it is served, with which effects, and which parts
+//! are due. Reports return it ([`MemberReport`](crate::load_balancer::MemberReport)), and nothing of it is asked back.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
-    sync::Arc,
+    sync::{Arc, Weak},
     time::Duration,
 };
 
 use tokio::time::Instant;
 
-use super::model::{PartModel, PartOutput};
-use crate::load_balancer::{Effects, ServiceId, ServiceView};
+use super::{
+    discovery::ServiceEntry,
+    index::{PartIndex, ReadListings},
+    model::{PartModel, PartOutput},
+};
+use crate::load_balancer::{ClusterSnapshot, Effects, ServiceId, ServiceView};
 
 /// The state of all Services.
 pub(super) struct Memory<M: PartModel> {
     services: HashMap<ServiceId, ServiceMemory<M>>,
     /// Keys that a create replaced, until the listings show the new ones.
     aliases: HashMap<M::Key, Alias<M::Key>>,
+    /// The snapshots of requests in the order in which they came, with their numbers.
+    snapshots: Vec<(Weak<ClusterSnapshot>, u64)>,
+    /// The number of the newest snapshot.
+    newest: u64,
     /// Discoveries are numbered in the order in which they begin to read.
     discoveries: u64,
     /// The discoveries that have not ended.
     reading: BTreeSet<u64>,
-    /// Grows whenever a discovery would have another result: a key is replaced, a part is left.
-    pub(super) names: u64,
+    /// The parts of all Services.
+    pub(super) index: Option<PartIndex<M>>,
+    /// What has changed for the index since its last update.
+    changed: ChangedParts<M::Key>,
     /// Grows whenever a pass over another part may have another result.
     pub(super) version: u64,
+    /// The number of the last [`Moment`].
+    moments: u64,
+    /// When Services that no longer exist were last forgotten.
+    retained: Option<Instant>,
+}
+
+/// A moment in the order of events. The clock alone does not order events within one tick.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Moment {
+    number: u64,
+    pub(super) at: Instant,
+}
+
+/// What has another result in the next discovery.
+pub(super) struct ChangedParts<K> {
+    /// Keys that were replaced, or are valid again.
+    pub(super) keys: HashSet<K>,
+    /// Services that have left a part.
+    pub(super) services: HashSet<ServiceId>,
+}
+
+impl<K> Default for ChangedParts<K> {
+    fn default() -> Self {
+        Self {
+            keys: HashSet::new(),
+            services: HashSet::new(),
+        }
+    }
 }
 
 /// The key that replaced another one.
@@ -60,8 +110,49 @@ struct ServiceMemory<M: PartModel> {
     /// The parts that it leaves although it wants a load balancer, since it does not name them. The last step removes the
     /// ownership tag or the object, so that the listings no longer show such a part before the Service has left it.
     unnamed: Vec<M::Key>,
-    /// The part in which a create for it is in progress, and since when.
-    creating: Option<(M::Key, Instant)>,
+    /// Grows whenever a report about the Service may be another one.
+    version: u64,
+    /// The last report of each part that many Services share, if nothing was left to do for the Service.
+    settled: BTreeMap<M::Key, SettledReport<M::Key>>,
+    /// The last create for it in each part.
+    creates: BTreeMap<M::Key, LastCreate>,
+}
+
+/// A report of a part that nothing was left to do for a Service: it need not be repeated while nothing changes.
+struct SettledReport<K> {
+    entry: Arc<ServiceEntry<K>>,
+    /// [`ServiceMemory::version`] then.
+    version: u64,
+    /// [`PartRecord::reports`](super::record::PartRecord::reports) then.
+    reports: u64,
+}
+
+/// The last creates for a Service in a part, of which a pass may send several at a time.
+#[derive(Clone, Copy)]
+struct LastCreate {
+    sent: Instant,
+    in_flight: usize,
+    /// Since when none is in flight.
+    ended: Option<EndedCreate>,
+    /// From when on the cloud shows the objects of those that have ended.
+    shown: Instant,
+}
+
+#[derive(Clone, Copy)]
+struct EndedCreate {
+    moment: Moment,
+    /// From when on the cloud shows its object. Later than its end if it had no reply: until then, the cloud may carry it out.
+    shown: Instant,
+}
+
+impl LastCreate {
+    /// Whether a pass that began at this moment sees its object.
+    fn is_seen_at(self, began: Moment) -> bool {
+        match self.ended {
+            Some(ended) => ended.moment.number < began.number && ended.shown <= began.at,
+            None => began.at.saturating_duration_since(self.sent) >= CREATING,
+        }
+    }
 }
 
 impl<M: PartModel> Default for ServiceMemory<M> {
@@ -75,7 +166,9 @@ impl<M: PartModel> Default for ServiceMemory<M> {
             last_effects: Effects::default(),
             leaves: Vec::new(),
             unnamed: Vec::new(),
-            creating: None,
+            version: 0,
+            settled: BTreeMap::new(),
+            creates: BTreeMap::new(),
         }
     }
 }
@@ -85,10 +178,15 @@ impl<M: PartModel> Default for Memory<M> {
         Self {
             services: HashMap::new(),
             aliases: HashMap::new(),
+            snapshots: Vec::new(),
+            newest: 0,
             discoveries: 0,
             reading: BTreeSet::new(),
-            names: 0,
+            index: None,
+            changed: ChangedParts::default(),
             version: 0,
+            moments: 0,
+            retained: None,
         }
     }
 }
@@ -100,6 +198,20 @@ pub(super) struct Changed {
     pub(super) serves: bool,
     /// It has other facts than before.
     pub(super) facts: bool,
+    /// Its facts were early before.
+    pub(super) is_finished: bool,
+}
+
+/// Replaces a key. A listing may have shown the new key before the pass that created the object reported it: then the part is
+/// in the list under both keys, and must not be in it twice, since a member leaves one part after the other.
+fn replace_key<K: Clone + PartialEq>(keys: &mut Vec<K>, old: &K, new: &K) {
+    if keys.contains(new) {
+        keys.retain(|key| key != old);
+        return;
+    }
+    for key in keys.iter_mut().filter(|key| *key == old) {
+        key.clone_from(new);
+    }
 }
 
 impl<M: PartModel> Memory<M> {
@@ -113,6 +225,42 @@ impl<M: PartModel> Memory<M> {
         let alias = self.aliases.get(key);
         let alias = alias.filter(|alias| alias.shown.is_none_or(|shown| discovery < shown));
         alias.map_or(key, |alias| &alias.now).clone()
+    }
+
+    /// Applies what was read to the index; see [`PartIndex::update`].
+    pub(super) fn update_index(
+        &mut self,
+        model: &M,
+        read: &ReadListings<M>,
+        only: Option<&M::Key>,
+    ) -> &PartIndex<M> {
+        let mut index = self.index.take().unwrap_or_else(|| PartIndex::new(read));
+        index.update(model, read, self, only);
+        self.index.insert(index)
+    }
+
+    /// Takes what has changed for the index.
+    pub(super) fn take_changed(&mut self) -> ChangedParts<M::Key> {
+        std::mem::take(&mut self.changed)
+    }
+
+    /// A request with this snapshot begins.
+    pub(super) fn snapshot_begins(&mut self, snapshot: &Arc<ClusterSnapshot>) {
+        let is_known = |(known, _): &(Weak<_>, _)| std::ptr::eq(known.as_ptr(), Arc::as_ptr(snapshot));
+        if !self.snapshots.iter().any(is_known) {
+            self.newest += 1;
+            self.snapshots.retain(|(known, _)| known.strong_count() > 0);
+            self.snapshots.push((Arc::downgrade(snapshot), self.newest));
+        }
+    }
+
+    /// Whether a request with a newer snapshot has begun. A pass that began before a Service changed must not undo what is known
+    /// of the Service as it is now.
+    pub(super) fn is_old(&self, snapshot: &Arc<ClusterSnapshot>) -> bool {
+        let mut known = self.snapshots.iter();
+        known.any(|(known, number)| {
+            std::ptr::eq(known.as_ptr(), Arc::as_ptr(snapshot)) && *number < self.newest
+        })
     }
 
     /// Begins a discovery; returns its number.
@@ -131,7 +279,7 @@ impl<M: PartModel> Memory<M> {
 
     /// From now on `old` means `new`.
     pub(super) fn rename(&mut self, old: &M::Key, new: &M::Key) {
-        self.names += 1;
+        self.changed.keys.extend([old.clone(), new.clone()]);
         self.version += 1;
         // No chains: a key that meant the old one means the new one.
         for alias in self.aliases.values_mut().filter(|alias| alias.now == *old) {
@@ -146,6 +294,7 @@ impl<M: PartModel> Memory<M> {
         for known in self.services.values_mut() {
             if let Some(output) = known.output.remove(old) {
                 known.output.insert(new.clone(), output);
+                known.version += 1;
             }
             if known.early.remove(old) {
                 known.early.insert(new.clone());
@@ -153,27 +302,27 @@ impl<M: PartModel> Memory<M> {
             if let Some(view) = known.served.remove(old) {
                 known.served.insert(new.clone(), view);
             }
-            let leaves = known.leaves.iter_mut().chain(&mut known.unnamed);
-            for key in leaves.filter(|key| *key == old) {
-                key.clone_from(new);
+            if let Some(create) = known.creates.remove(old) {
+                known.creates.insert(new.clone(), create);
             }
+            replace_key(&mut known.leaves, old, new);
+            replace_key(&mut known.unnamed, old, new);
         }
     }
 
     /// The object of this key was deleted before a listing showed it: its old keys are valid again.
     pub(super) fn vanished(&mut self, key: &M::Key) {
-        let before = self.aliases.len();
         self.aliases.retain(|_, alias| alias.now != *key || alias.shown.is_some());
-        self.names += u64::from(self.aliases.len() < before);
+        self.changed.keys.insert(key.clone());
     }
 
     /// The listings show these keys: from the next discovery on, their old keys are no longer replaced.
     pub(super) fn listed(&mut self, keys: &HashSet<M::Key>) {
         let next = self.discoveries + 1;
-        for alias in self.aliases.values_mut() {
+        for (old, alias) in &mut self.aliases {
             if alias.shown.is_none() && keys.contains(&alias.now) {
                 alias.shown = Some(next);
-                self.names += 1;
+                self.changed.keys.extend([old.clone(), alias.now.clone()]);
             }
         }
     }
@@ -181,6 +330,10 @@ impl<M: PartModel> Memory<M> {
     /// Forgets Services that no longer exist. `exists`: is in the snapshot of a discovery, maybe not of the newest one.
     pub(super) fn retain(&mut self, exists: impl Fn(&ServiceId) -> bool) {
         let now = Instant::now();
+        if self.retained.is_some_and(|last| now.saturating_duration_since(last) < FORGOTTEN / 10) {
+            return;
+        }
+        self.retained = Some(now);
         self.services.retain(|id, known| {
             if exists(id) {
                 known.seen = now;
@@ -193,23 +346,69 @@ impl<M: PartModel> Memory<M> {
         self.services.get(id)?.output.get(key)
     }
 
-    /// A create for the Service is sent in this part.
-    pub(super) fn create_begins(&mut self, id: &ServiceId, key: &M::Key) {
-        let known = self.services.entry(id.clone()).or_default();
-        known.creating = Some((key.clone(), Instant::now()));
+    /// Whether the output of a part is early, since the part is still being built.
+    pub(super) fn is_early(&self, id: &ServiceId, key: &M::Key) -> bool {
+        self.services.get(id).is_some_and(|known| known.early.contains(key))
     }
 
-    /// The create in this part has ended.
-    pub(super) fn create_ended(&mut self, id: &ServiceId, key: &M::Key) {
-        if let Some(known) = self.services.get_mut(id) {
-            known.creating.take_if(|(creating, _)| creating == key);
+    /// This moment, after all earlier ones.
+    pub(super) fn moment(&mut self) -> Moment {
+        self.moments += 1;
+        Moment {
+            number: self.moments,
+            at: Instant::now(),
         }
     }
 
-    /// The part in which a create for the Service is in progress.
-    pub(super) fn creates_in(&self, id: &ServiceId) -> Option<&M::Key> {
-        let (key, since) = self.services.get(id)?.creating.as_ref()?;
-        (since.elapsed() < CREATING).then_some(key)
+    /// A create for the Service is sent in this part.
+    pub(super) fn create_begins(&mut self, id: &ServiceId, key: &M::Key) {
+        let now = Instant::now();
+        let known = self.services.entry(id.clone()).or_default();
+        // No pass takes that long.
+        known.creates.retain(|_, create| now.saturating_duration_since(create.sent) < CREATING);
+        let create = known.creates.entry(key.clone()).or_insert(LastCreate {
+            sent: now,
+            in_flight: 0,
+            ended: None,
+            shown: now,
+        });
+        if create.in_flight == 0 {
+            create.shown = now;
+        }
+        create.sent = now;
+        create.in_flight += 1;
+        create.ended = None;
+    }
+
+    /// The create in this part has ended. The cloud shows its object after this time.
+    pub(super) fn create_ended(&mut self, id: &ServiceId, key: &M::Key, shown: Instant) {
+        let moment = self.moment();
+        if let Some(known) = self.services.get_mut(id)
+            && let Some(create) = known.creates.get_mut(key)
+        {
+            create.in_flight = create.in_flight.saturating_sub(1);
+            create.shown = create.shown.max(shown);
+            if create.in_flight == 0 {
+                let shown = create.shown;
+                create.ended = Some(EndedCreate { moment, shown });
+            }
+        }
+    }
+
+    /// The parts in which a create for the Service is in progress.
+    pub(super) fn creates_in(&self, id: &ServiceId) -> impl Iterator<Item = &M::Key> {
+        let known = self.services.get(id);
+        let creates = known.into_iter().flat_map(|known| &known.creates);
+        let in_progress =
+            creates.filter(|(_, create)| create.ended.is_none() && create.sent.elapsed() < CREATING);
+        in_progress.map(|(key, _)| key)
+    }
+
+    /// The parts with a create for the Service that a pass that began at this moment may not see.
+    pub(super) fn creates_since(&self, id: &ServiceId, began: Moment) -> impl Iterator<Item = &M::Key> {
+        let known = self.services.get(id);
+        let creates = known.into_iter().flat_map(|known| &known.creates);
+        creates.filter(move |(_, create)| !create.is_seen_at(began)).map(|(key, _)| key)
     }
 
     pub(super) fn has_served(&self, id: &ServiceId, key: &M::Key) -> bool {
@@ -229,8 +428,20 @@ impl<M: PartModel> Memory<M> {
 
     /// The parts that a Service that wants a load balancer (again) leaves: `tagged`, which have its ownership tag, and those
     /// that had it before and that the Service has not left.
-    pub(super) fn unnamed(&mut self, id: &ServiceId, named: &[M::Key], tagged: Vec<M::Key>) -> Vec<M::Key> {
+    pub(super) fn unnamed(
+        &mut self,
+        id: &ServiceId,
+        named: &[M::Key],
+        tagged: Vec<M::Key>,
+        is_old: bool,
+    ) -> Vec<M::Key> {
         let known = self.services.entry(id.clone()).or_default();
+        if is_old && !known.leaves.is_empty() {
+            return tagged;
+        }
+        if !known.leaves.is_empty() {
+            known.version += 1;
+        }
         known.leaves.clear();
         // What it removed when it wanted none does not count any more.
         known.last_effects = Effects::default();
@@ -242,19 +453,41 @@ impl<M: PartModel> Memory<M> {
 
     /// The parts that a Service that wants no load balancer leaves: those that it left or leaves already, or `all` if
     /// it begins now, and those that still have its ownership tag.
-    pub(super) fn leaves(&mut self, id: &ServiceId, all: Vec<M::Key>, tagged: &[M::Key]) -> Vec<M::Key> {
+    pub(super) fn leaves(
+        &mut self,
+        id: &ServiceId,
+        all: Vec<M::Key>,
+        tagged: &[M::Key],
+        is_old: bool,
+    ) -> Vec<M::Key> {
         if all.is_empty() {
             return all;
         }
         let known = self.services.entry(id.clone()).or_default();
+        if known.leaves.is_empty() && is_old {
+            return all;
+        }
         if known.leaves.is_empty() {
+            known.version += 1;
             known.leaves.clone_from(&all);
             // If it returns to the form in which they served it, they no longer do.
             known.served.clear();
+            // It may have left some of them before. Each is left again, so that its pass continues with the one before it.
+            known.left.retain(|key| !all.contains(key));
             return all;
         }
+        // A create may have ended after the Service began to leave. Its part is known until the Service has left it, also when the
+        // listings no longer show it.
         let new = tagged.iter().filter(|key| !known.leaves.contains(key));
-        new.chain(&known.leaves).cloned().collect()
+        let new: Vec<_> = new.cloned().collect();
+        known.leaves.splice(0..0, new);
+        known.leaves.clone()
+    }
+
+    /// The parts that a Service leaves since it wants no load balancer. `None`: it has not begun to.
+    pub(super) fn leaving(&self, id: &ServiceId) -> Option<&[M::Key]> {
+        let leaves = &self.services.get(id)?.leaves;
+        (!leaves.is_empty()).then_some(leaves)
     }
 
     /// The Service joins this part (again).
@@ -262,6 +495,7 @@ impl<M: PartModel> Memory<M> {
         if let Some(known) = self.services.get_mut(id)
             && known.left.remove(key)
         {
+            known.version += 1;
             self.version += 1;
         }
     }
@@ -279,9 +513,12 @@ impl<M: PartModel> Memory<M> {
         let changed = Changed {
             serves: serves && !known.served.get(key).is_some_and(|served| served.asks_the_same(view)),
             facts: known.output.get(key).is_none_or(|before| before.facts != output.facts),
+            is_finished: known.early.remove(key),
         };
+        if changed.serves || changed.is_finished || known.output.get(key) != Some(&output) {
+            known.version += 1;
+        }
         known.output.insert(key.clone(), output);
-        known.early.remove(key);
         if serves {
             known.served.insert(key.clone(), Arc::clone(view));
         }
@@ -291,7 +528,7 @@ impl<M: PartModel> Memory<M> {
                 known.served.remove(key);
             }
         }
-        if changed.serves || changed.facts {
+        if changed.serves || changed.facts || changed.is_finished {
             self.version += 1;
         }
         changed
@@ -310,6 +547,7 @@ impl<M: PartModel> Memory<M> {
             return false;
         }
         let effects = Effects::default();
+        known.version += 1;
         known.output.insert(key.clone(), PartOutput { facts, effects });
         known.early.insert(key.clone());
         for key in later.iter().chain([key]) {
@@ -334,6 +572,7 @@ impl<M: PartModel> Memory<M> {
                 | known.output.remove(key).is_some()
                 | known.served.remove(key).is_some())
         {
+            known.version += 1;
             self.version += 1;
         }
     }
@@ -348,9 +587,43 @@ impl<M: PartModel> Memory<M> {
             known.last_effects.merge(effects);
         }
         let is_new = known.left.insert(key.clone());
-        self.names += u64::from(is_new);
+        known.version += 1;
+        if is_new {
+            self.changed.services.insert(id.clone());
+        }
         self.version += u64::from(is_new);
         is_new
+    }
+
+    /// Whether the report of this part about the Service would be the last one again, and nothing was left to do then.
+    pub(super) fn is_settled(&self, key: &M::Key, entry: &Arc<ServiceEntry<M::Key>>, reports: u64) -> bool {
+        self.services.get(&entry.view.id).is_some_and(|known| {
+            known.settled.get(key).is_some_and(|last| {
+                Arc::ptr_eq(&last.entry, entry) && last.version == known.version && last.reports == reports
+            })
+        })
+    }
+
+    /// Whether nothing is left to do for the Service, as the report of this part with this number says.
+    pub(super) fn set_settled(
+        &mut self,
+        key: &M::Key,
+        entry: &Arc<ServiceEntry<M::Key>>,
+        reports: Option<u64>,
+    ) {
+        let Some(known) = self.services.get_mut(&entry.view.id) else {
+            return;
+        };
+        let Some(reports) = reports else {
+            known.settled.remove(key);
+            return;
+        };
+        let last = SettledReport {
+            entry: Arc::clone(entry),
+            version: known.version,
+            reports,
+        };
+        known.settled.insert(key.clone(), last);
     }
 
     /// The effects of all parts on the Service object: those that it left, then those that it has, in order.

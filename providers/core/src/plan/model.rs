@@ -11,12 +11,12 @@ use std::{
 use async_trait::async_trait;
 use tokio::time::Instant;
 
-use super::PartKind;
+use super::{PartKind, RequestId};
 use crate::{
     Error, ErrorKind, Priority, Result, Retry,
     load_balancer::{
-        Blocked, Claim, ClusterSnapshot, ClusterView, Effects, PartReport, ProviderFinalizers, ReadOptions,
-        ServiceEvent, ServiceId, ServiceView, StepDescription,
+        Blocked, Claim, ClusterSnapshot, ClusterView, Effects, FormerLoadBalancer, PartReport,
+        ProviderFinalizers, ReadOptions, ServiceEvent, ServiceId, ServiceView, StepDescription, StepObjects,
     },
 };
 
@@ -40,7 +40,7 @@ pub trait PartModel: Send + Sync + Sized + 'static {
     /// The observed state of a part.
     type Observed: Clone + Debug + PartialEq + Send + Sync + 'static;
     /// One change of a part.
-    type Change: Change;
+    type Change: CloudChange;
     /// The cloud's reply to a change, as far as [`fold`](Self::fold) needs it: ids, addresses, revisions.
     type Reply: Clone + Debug + Send + Sync + 'static;
 
@@ -65,6 +65,11 @@ pub trait PartModel: Send + Sync + Sized + 'static {
         ProviderFinalizers::default()
     }
 
+    /// Whether labels of nodes decide which of them serve the Service. If not, its parts do not follow changed labels.
+    fn selects_by_labels(&self, _service: &ServiceView) -> bool {
+        false
+    }
+
     /// The parts of a Service. Lenient: an invalid Service still has parts, so that it can be deleted. A Service without parts
     /// has nothing in the cloud and is finished.
     fn parts(
@@ -73,6 +78,18 @@ pub trait PartModel: Send + Sync + Sized + 'static {
         cluster: &ClusterView,
         directory: &Self::Directory,
     ) -> Parts<Self::Key>;
+
+    /// The load balancer of a Service for which another controller is responsible now, and which has our finalizer. `service` is
+    /// its [cleanup view](ServiceView::cleanup). Only [`FormerLoadBalancer::Ours`] lets passes delete it. With the default, nothing
+    /// is deleted.
+    fn former(
+        &self,
+        _service: &ServiceView,
+        _cluster: &ClusterView,
+        _directory: &Self::Directory,
+    ) -> FormerLoadBalancer {
+        FormerLoadBalancer::Missing
+    }
 
     /// Objects of this cluster whose Service is not in the snapshot.
     fn orphans(&self, _snapshot: &ClusterSnapshot, _directory: &Self::Directory) -> Vec<Orphan<Self::Key>> {
@@ -141,8 +158,11 @@ pub trait PartModel: Send + Sync + Sized + 'static {
     /// in place are blocked. Never deletes a load balancer or an address to change a field of it.
     fn plan(&self, desired: &Self::Desired, observed: &Self::Observed) -> Plan<Self::Change>;
 
-    /// Applies `change` to `observed`, once: when the cloud carried it out or accepted it. Without a reply: as far as the
+    /// Applies `change` to `observed` when the cloud carried it out or accepted it. Without a reply: as far as the
     /// result can be predicted, with ids as [`Fact::Later`].
+    ///
+    /// A part that is read while the cloud carries out steps with [objects](StepDescription::objects) may show their changes or
+    /// not. They are applied again to what was read, so a change that is visible already must change nothing.
     fn fold(
         &self,
         key: &Self::Key,
@@ -177,6 +197,11 @@ pub trait PartModel: Send + Sync + Sized + 'static {
         self.facts(key, member, observed).map(|output| output.facts)
     }
 
+    /// What part `key` of a Service needs of an earlier part that is being built: the facts that were accepted, or the end.
+    fn required_facts(&self, _key: &Self::Key, _earlier: &Self::Key) -> RequiredFacts {
+        RequiredFacts::Accepted
+    }
+
     /// Annotations that name the object whose create the cloud accepted. They are written while the object is being built, so
     /// that a Service that is renamed or deleted meanwhile does not lose it.
     fn early_effects(&self, _member: &Member<Self>, _observed: &Self::Observed) -> Effects {
@@ -207,27 +232,40 @@ pub trait PartCloud<M: PartModel>: Send + Sync + 'static {
     /// leftovers.
     async fn observe(&self, key: &M::Key, members: &[Member<M>], read: ReadOptions) -> Result<M::Observed>;
 
-    /// Sends one change. Ids come from `observed`. Invalidates caches of the changed objects, even if it fails.
+    /// Sends one change. Ids come from `observed`. Invalidates caches of the changed objects, even if it fails. Called for several
+    /// steps at the same time if they list their [objects](StepDescription::objects).
     ///
     /// # Errors
     /// The engine's reaction depends on the error:
     ///
     /// | Error | Meaning | The engine |
     /// |---|---|---|
-    /// | [`Outcome::Unknown`](crate::Outcome::Unknown) | the change may have been carried out | reads again, at most three times |
-    /// | `Conflict` with a wait (`Retry::After`, `Retry::Fixed`) | busy: the cloud has not finished a change of the part | parks the part, at least for the wait |
+    /// | [`RequestOutcome::Unknown`](crate::RequestOutcome::Unknown) | the change may have been carried out | reads again, at most three times |
+    /// | `Conflict` with a wait (`Retry::After`, `Retry::Fixed`) | busy: the cloud has not finished a change of the part; an object that it needs is not ready | parks the part, at least for the wait |
     /// | `Conflict` that is never retried (`Retry::Never`) | stale: the part changed since it was read | reads again, at most three times |
     /// | `NotFound`, `AlreadyExists`, any other `Conflict` | stale, and reported as a failed step | the same |
     /// | any other | the change failed | freezes the step's Service if that is permanent, otherwise fails the pass |
+    ///
+    /// After a restart, the engine does not know which operations are in progress. If the cloud answers "not ready" for an
+    /// object whose operation has not ended, or "already exists" for one that a read does not show yet, the provider maps that
+    /// to a `Conflict` with `Retry::Fixed(1 s)`. An operation that failed meanwhile is noticed by the next read: its object is
+    /// missing or unchanged.
     async fn send(
         &self,
         key: &M::Key,
         change: &M::Change,
         observed: &M::Observed,
-        priority: Priority,
-    ) -> Result<Outcome<M::Reply, Self::Ticket>>;
+        options: &SendOptions,
+    ) -> Result<SendOutcome<M::Reply, Self::Ticket>>;
 
-    /// Polls a change that was [`Outcome::Accepted`]. `None`: the cloud has finished; otherwise after how long to poll again. `key` is
+    /// Whether the cloud takes an id for each write, and carries out a write once, however often it is sent with the same id.
+    /// Then [`SendOptions::request_id`] is set. A write whose result is not known is sent again with its id, and the cloud
+    /// answers with the operation that the first one began.
+    fn takes_request_ids(&self) -> bool {
+        false
+    }
+
+    /// Polls a change that was [`SendOutcome::Accepted`]. `None`: the cloud has finished; otherwise after how long to poll again. `key` is
     /// the part's key now. The default is that of a cloud that accepts no changes, since it carries them out at once.
     ///
     /// # Errors
@@ -251,6 +289,21 @@ pub trait PartCloud<M: PartModel>: Send + Sync + 'static {
         Ok(false)
     }
 
+    /// Looks for a proof that the load balancer of a Service of another controller was created for it in this cluster. `former`:
+    /// what the listings show, [`FormerLoadBalancer::Unproven`]; `service`: see [`PartModel::former`]. The default finds none.
+    ///
+    /// # Errors
+    /// If a read fails. The next discovery tries again.
+    async fn prove_former(
+        &self,
+        _service: &ServiceView,
+        _cluster: &ClusterView,
+        former: FormerLoadBalancer,
+        _read: ReadOptions,
+    ) -> Result<FormerLoadBalancer> {
+        Ok(former)
+    }
+
     /// Verifies that the credentials are for the cluster's cloud; see [`CredentialsCheck`](super::CredentialsCheck).
     async fn verify_scope(&self, cluster: &ClusterView, read: ReadOptions) -> Result<ScopeCheck>;
 
@@ -258,15 +311,24 @@ pub trait PartCloud<M: PartModel>: Send + Sync + 'static {
     fn pass_ended(&self, _began: Instant, _report: &PartReport) {}
 }
 
+/// How to send a change.
+#[derive(Clone, Debug)]
+pub struct SendOptions {
+    /// The priority of the request.
+    pub priority: Priority,
+    /// The id of the write, if the cloud [takes one](PartCloud::takes_request_ids).
+    pub request_id: Option<RequestId>,
+}
+
 /// One change of the cloud: one call that writes, or one list of calls of which at most one succeeds.
 ///
 /// Objects are named by identity, never by an id that the cloud assigns.
-pub trait Change: Clone + Debug + PartialEq + Send + Sync + 'static {
+pub trait CloudChange: Clone + Debug + PartialEq + Send + Sync + 'static {
     /// Describes the change. Called once, when the change becomes a [`Step`].
     fn describe(&self) -> StepDescription;
 }
 
-/// A planned [`Change`] with its description. `Display` is the description's sentence.
+/// A planned [`CloudChange`] with its description. `Display` is the description's sentence.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step<C> {
     /// The change that [`PartCloud::send`] carries out.
@@ -275,7 +337,7 @@ pub struct Step<C> {
     pub description: StepDescription,
 }
 
-impl<C: Change> Step<C> {
+impl<C: CloudChange> Step<C> {
     /// A step that carries out `change`.
     #[must_use]
     pub fn new(change: C) -> Self {
@@ -289,6 +351,20 @@ impl<C: Change> Step<C> {
     #[must_use]
     pub fn because(mut self, reason: impl Into<String>) -> Self {
         self.description.reason = reason.into();
+        self
+    }
+
+    /// Sets the [objects](StepDescription::objects): the step is sent at the same time as steps on other objects.
+    #[must_use]
+    pub fn with_objects(mut self, objects: StepObjects) -> Self {
+        self.description.objects = Some(objects);
+        self
+    }
+
+    /// The step is [one of many](StepDescription::is_one_of_many): if it is refused, the others continue.
+    #[must_use]
+    pub fn one_of_many(mut self) -> Self {
+        self.description.is_one_of_many = true;
         self
     }
 
@@ -482,11 +558,11 @@ impl<C> Default for Plan<C> {
 
 /// The result of a change that did not fail.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Outcome<R, T> {
+pub enum SendOutcome<R, T> {
     /// The cloud carried it out.
     Done(R),
-    /// The cloud accepted it and has not finished. Until then, only changes are sent that do not need the part to be idle
-    /// ([`StepDescription::needs_idle`]).
+    /// The cloud accepted it and has not finished. Until then, only changes are sent that concern other objects
+    /// ([`StepDescription::objects`]) or do not need the part to be idle ([`StepDescription::needs_idle`]).
     Accepted {
         /// The reply, which is folded in at once.
         reply: R,
@@ -517,7 +593,7 @@ impl WriteConflict {
             (ErrorKind::Conflict, retry @ (Retry::After(_) | Retry::Fixed(_))) => {
                 Some(Self::Busy(retry.wait(Self::SHORTEST)))
             }
-            (ErrorKind::Conflict, Retry::Never) if error.outcome() == crate::Outcome::NotDone => {
+            (ErrorKind::Conflict, Retry::Never) if error.outcome() == crate::RequestOutcome::NotDone => {
                 Some(Self::Stale)
             }
             _ => None,
@@ -550,6 +626,15 @@ pub enum ScopeCheck {
     Verified,
     /// The credentials may be wrong, for this reason.
     Unverified(String),
+}
+
+/// What a part needs of an earlier part of the same Service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequiredFacts {
+    /// Its facts, as soon as its create was accepted: an address that is known already.
+    Accepted,
+    /// Its facts when it has been built: a resource that the cloud refuses with "not ready" before that.
+    Finished,
 }
 
 /// A value that may be known only after another step: an id, an address.

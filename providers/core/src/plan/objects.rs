@@ -21,6 +21,10 @@
 //! 4. By kind in reverse, objects that are no longer desired are deleted.
 //! 5. Sets with [`SetOrder::Around`] lose their surplus entries: ownership tags go last.
 //!
+//! If [`Kind::references`] says so, steps are sent at the same time unless one needs the other: the plan's order then only
+//! decides which of two steps on the same object, or on an object and one that refers to it, is the first. Additions and
+//! removals around everything else stay where they are.
+//!
 //! An object whose key depends on immutable attributes (a hash in the name) is replaced without a gap: the new one is
 //! created and filled, references point to it, then the old one is deleted.
 
@@ -46,16 +50,24 @@ use super::{Step, model};
 use crate::{
     Result,
     client::Indexed,
-    load_balancer::{Effect, ServiceId, StepDescription},
+    load_balancer::{Effect, ServiceId, StepDescription, StepObjects},
 };
 
 /// The kinds of objects of a cloud, usually an enum. A kind is greater than those that its objects need.
 pub trait Kind: Copy + Debug + Ord + Send + Sync + 'static {
     /// An entry of the sets of these objects.
-    type Entry: Entry;
+    type Entry: KeyedEntry;
 
     /// The schema of objects of this kind.
     fn schema(self) -> &'static Schema<Self>;
+
+    /// The other objects of the part that this one refers to, besides its parent: `[(Pool, "web")]` of a forwarding rule. They
+    /// are finished before it is created or updated, and deleted after it. With `Some`, the steps on objects of this kind are
+    /// sent as soon as the steps on these have ended, at the same time as steps on others. `None`: they are sent one after the
+    /// other, in the order of the plan.
+    fn references(self, _object: &Object<Self>) -> Option<Vec<(Self, String)>> {
+        None
+    }
 
     /// An object in sentences: `listener tcp/80 of load balancer web`.
     fn title(self, key: &str, parent: Option<&str>) -> String {
@@ -67,7 +79,7 @@ pub trait Kind: Copy + Debug + Ord + Send + Sync + 'static {
 }
 
 /// An entry of a set: a target, a rule, a tag. `Display` is for sentences.
-pub trait Entry: Clone + Debug + Display + PartialEq + Send + Sync + 'static {
+pub trait KeyedEntry: Clone + Debug + Display + PartialEq + Send + Sync + 'static {
     /// The key of an entry, unique in its set.
     type Key: Ord;
 
@@ -406,8 +418,8 @@ impl<K: Kind> Object<K> {
 
     /// A change of the object.
     #[must_use]
-    pub fn change(&self, action: Action<K>) -> Change<K> {
-        Change {
+    pub fn change(&self, action: Action<K>) -> ObjectChange<K> {
+        ObjectChange {
             kind: self.kind,
             key: self.key.clone(),
             parent: self.parent.clone(),
@@ -415,9 +427,21 @@ impl<K: Kind> Object<K> {
         }
     }
 
+    /// The name of the object in [`StepObjects`].
+    fn step_name(&self) -> String {
+        step_name(self.kind, &self.key)
+    }
+
+    /// The objects that a step on this one needs: its parent, and those that it refers to. `None`: the step is sent alone.
+    fn needs(&self) -> Option<Vec<String>> {
+        let parent = self.kind.schema().parent.zip(self.parent.clone());
+        let references = self.kind.references(self)?;
+        Some(references.into_iter().chain(parent).map(|(kind, key)| step_name(kind, &key)).collect())
+    }
+
     /// A step for the object's Service.
     #[must_use]
-    pub fn step(&self, action: Action<K>) -> Step<Change<K>> {
+    pub fn step(&self, action: Action<K>) -> Step<ObjectChange<K>> {
         Step::new(self.change(action)).for_service(self.service.as_ref())
     }
 
@@ -496,7 +520,7 @@ pub struct Refused<K: Kind> {
 
 /// One change of a part.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Change<K: Kind> {
+pub struct ObjectChange<K: Kind> {
     /// The kind of the object.
     pub kind: K,
     /// Its key.
@@ -532,7 +556,7 @@ impl<K: Kind> PartialEq for Set<K> {
 
 /// The cloud's reply to a change.
 #[derive(Clone, Debug)]
-pub struct Reply<K: Kind> {
+pub struct ChangeReply<K: Kind> {
     /// Objects in the reply, with ids and addresses. Merged into the objects with the same keys.
     pub objects: Vec<Object<K>>,
     /// The added entries as they are read, if they differ from those that were sent.
@@ -541,7 +565,7 @@ pub struct Reply<K: Kind> {
     pub refused: Vec<(K::Entry, String)>,
 }
 
-impl<K: Kind> Default for Reply<K> {
+impl<K: Kind> Default for ChangeReply<K> {
     fn default() -> Self {
         Self {
             objects: Vec::new(),
@@ -551,7 +575,7 @@ impl<K: Kind> Default for Reply<K> {
     }
 }
 
-impl<K: Kind> Reply<K> {
+impl<K: Kind> ChangeReply<K> {
     /// A reply with one object.
     #[must_use]
     pub fn object(object: Object<K>) -> Self {
@@ -584,8 +608,8 @@ impl<K: Kind> Objects<K> {
     }
 
     /// Applies a change. Without a reply: as far as its effect is known beforehand.
-    pub fn fold(&mut self, change: &Change<K>, reply: Option<&Reply<K>>) {
-        let none = Reply::default();
+    pub fn fold(&mut self, change: &ObjectChange<K>, reply: Option<&ChangeReply<K>>) {
+        let none = ChangeReply::default();
         let reply = reply.unwrap_or(&none);
         match &change.action {
             Action::Create(object, children) => {
@@ -626,11 +650,11 @@ impl<K: Kind> Objects<K> {
 
     fn change_set(
         &mut self,
-        change: &Change<K>,
+        change: &ObjectChange<K>,
         set: &'static Set<K>,
         add: &[K::Entry],
         remove: &[K::Entry],
-        reply: &Reply<K>,
+        reply: &ChangeReply<K>,
     ) {
         if remove.len() > reply.refused.len() {
             // A removed entry frees space for one that exceeded a quota.
@@ -686,7 +710,7 @@ impl<K: Kind> Objects<K> {
     }
 }
 
-impl<K: Kind> model::Change for Change<K> {
+impl<K: Kind> model::CloudChange for ObjectChange<K> {
     fn describe(&self) -> StepDescription {
         let schema = self.kind.schema();
         let title = self.kind.title(&self.key, self.parent.as_deref());
@@ -717,9 +741,35 @@ impl<K: Kind> model::Change for Change<K> {
         };
         let is_object = matches!(self.action, Action::Create(..));
         StepDescription {
+            objects: self.step_objects(),
             creates: is_object.then_some(title),
             ..StepDescription::new(label, effect, sentence)
         }
+    }
+}
+
+impl<K: Kind> ObjectChange<K> {
+    /// The objects that the change concerns, as far as it names them.
+    fn step_objects(&self) -> Option<StepObjects> {
+        let around = |set: &'static Set<K>| set.order == SetOrder::Around;
+        let mut objects = Object::new(self.kind, self.key.clone());
+        objects.parent.clone_from(&self.parent);
+        match &self.action {
+            Action::Create(object, children) => {
+                let all = || std::iter::once(&**object).chain(children);
+                let needs: Option<Vec<_>> = all().map(Object::needs).collect();
+                let created = StepObjects::changing(all().map(Object::step_name));
+                let needs = needs?.into_iter().flatten().filter(|name| !created.changes.contains(name));
+                let needs: Vec<_> = needs.collect();
+                return Some(created.using(needs));
+            }
+            Action::Add(set, _) | Action::Remove(set, _) | Action::Set(set, _) if around(set) => {
+                return None;
+            }
+            Action::Update(_, attributes) => objects.attributes.clone_from(attributes),
+            Action::Delete(_) | Action::Add(..) | Action::Remove(..) | Action::Set(..) => {}
+        }
+        Some(StepObjects::changing([objects.step_name()]).using(objects.needs()?))
     }
 }
 
@@ -740,6 +790,10 @@ impl<K: Kind> Set<K> {
             (..) => (label, Effect::Change, format!("remove {name}s {entries} from {title}")),
         }
     }
+}
+
+fn step_name<K: Kind>(kind: K, key: &str) -> String {
+    format!("{} {key}", kind.schema().name)
 }
 
 /// Items for people, only the first ones if there are many.

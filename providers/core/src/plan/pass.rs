@@ -1,7 +1,7 @@
 //! One pass over one part.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::Arc,
     time::Duration,
 };
@@ -11,19 +11,21 @@ use tokio::{sync::OwnedMutexGuard, time::Instant};
 use tracing::warn;
 
 use super::{
-    discovery::DiscoveredParts,
-    engine::Engine,
-    memory::Memory,
-    model::{Member, Membership, PartCloud, PartModel, Plan, ScopeCheck, Step},
-    record::{PartRecord, Pending, Progress, Waiting},
-    steps::PassStart,
+    discovery::DiscoveredPart,
+    engine::{Engine, Reading},
+    memory::{Memory, Moment},
+    model::{Member, Membership, PartCloud, PartModel, Plan, RequiredFacts, ScopeCheck, Step},
+    objects::list,
+    order::ClaimedObjects,
+    record::{PartRecord, Pending, Progress},
+    resume::PassStart,
 };
 use crate::{
     Error, ErrorKind, Freshness, Result,
     client::later,
     load_balancer::{
         Blocked, Effect, Effects, MemberReport, MemberState, PartKey, PartReport, PartState, ReadOptions,
-        Request, ServiceEvent, ServiceId, StepReport,
+        Request, ServiceEvent, ServiceId, ServiceView, StepDescription, StepReport,
     },
 };
 
@@ -51,11 +53,15 @@ pub(super) struct Pass<'a, M: PartModel, C: PartCloud<M>> {
     pub(super) memory: &'a Mutex<Memory<M>>,
     /// In a dry run nothing is sent, and the steps are folded in here.
     pub(super) dry_run: Option<&'a DryRun<M>>,
-    /// The part's key when the pass began.
-    began_as: M::Key,
+    /// When the pass began.
+    pub(super) began: Moment,
+    /// The part's key then.
+    pub(super) began_as: M::Key,
     pub(super) key: M::Key,
     pub(super) record: OwnedMutexGuard<PartRecord<M, C::Ticket>>,
-    pub(super) discovery: Option<Arc<DiscoveredParts<M>>>,
+    /// Until the pass ends, keys that were replaced since its listings were read stay valid.
+    reading: Option<Reading<'a, M>>,
+    pub(super) discovery: Option<Arc<DiscoveredPart<M>>>,
     pub(super) members: Vec<Member<M>>,
     /// Members that are frozen since a check, an input or a step failed, with the error.
     pub(super) frozen: BTreeMap<ServiceId, Error>,
@@ -68,6 +74,10 @@ pub(super) struct Pass<'a, M: PartModel, C: PartCloud<M>> {
     pub(super) next: BTreeSet<M::Key>,
     /// A step creates or deletes: the next read must not come from a cache.
     needs_recent_read: bool,
+    /// The cloud accepted a create in this pass, and nothing was planned since then.
+    pub(super) has_accepted_create: bool,
+    /// Steps for one Service that the cloud accepted, and that failed permanently.
+    pub(super) failed_operations: Vec<(ServiceId, Error)>,
 }
 
 /// The result of reading and planning a part.
@@ -83,7 +93,16 @@ struct PlannedPart<M: PartModel> {
     observed: M::Observed,
     /// Whether it was read in this pass, not from a cache.
     fresh: bool,
+    /// Without the steps that the cloud refused, and those that need them.
     plan: Plan<M::Change>,
+    /// Steps that the cloud refused.
+    refused: Vec<RefusedDifference>,
+}
+
+/// A step that the cloud refused permanently.
+pub(super) struct RefusedDifference {
+    step: StepDescription,
+    error: Error,
 }
 
 /// The result of sending the steps of a plan.
@@ -112,9 +131,11 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
             request,
             memory,
             dry_run,
+            began: memory.lock().moment(),
             began_as: key.clone(),
             key,
             record,
+            reading: None,
             discovery: None,
             members: Vec::new(),
             frozen: BTreeMap::new(),
@@ -125,6 +146,8 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
             events: Vec::new(),
             next: BTreeSet::new(),
             needs_recent_read: false,
+            has_accepted_create: false,
+            failed_operations: Vec::new(),
         }
     }
 
@@ -134,7 +157,7 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
     }
 
     async fn try_run(&mut self) -> Result<PartState> {
-        let (engine, began) = (self.engine, Instant::now());
+        let (engine, began) = (self.engine, self.began.at);
         let (mut seen, mut fresh) = match self.resume().await? {
             PassStart::Read => (None, false),
             PassStart::Known(observed, fresh) => (Some(observed), fresh),
@@ -156,22 +179,30 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
                 return Ok(self.key_in_use());
             }
             if planned.plan.steps.is_empty() {
+                if let Some(state) = self.keep_waiting(&observed) {
+                    return Ok(state);
+                }
                 if let Some(state) = self.unanswered_before_leaving() {
                     return Ok(state);
                 }
                 self.record.is_not_busy();
+                self.record.held.clear();
                 let degraded = engine.model.degraded(&self.key, &self.members, &observed);
+                let degraded = degraded.or_else(|| self.refused_while_leaving(&planned.refused));
                 self.conclude(&observed, degraded.is_some());
                 return degraded.map_or(Ok(PartState::Done), Err);
             }
             let needs_read = planned.plan.steps.iter().any(|step| step.description.effect != Effect::Change);
-            if needs_read && !fresh && self.dry_run.is_none() {
+            let is_ready = self.dry_run.is_some() || self.has_ready_step(&planned.plan.steps);
+            if needs_read && !fresh && is_ready && self.dry_run.is_none() {
                 // An object that a lost reply or a slow listing hides would be created twice. One that another client uses by
                 // now would be deleted.
                 self.needs_recent_read = true;
                 continue;
             }
-            self.announce(&planned.plan.steps);
+            if is_ready {
+                self.announce(&planned.plan.steps);
+            }
             match self.apply_steps(&planned.plan.steps, &mut observed, fresh).await? {
                 Applied::All => {
                     rounds += 1;
@@ -181,8 +212,14 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
                     seen = Some(observed);
                 }
                 Applied::Wait(state) => {
-                    self.apply_early_steps(&inputs, observed, fresh, began).await?;
-                    return Ok(state);
+                    // The ids and addresses in the reply to a create may make steps possible that can be sent before it has
+                    // ended. Without a known state, a step that was sent meanwhile has failed.
+                    let has_created = std::mem::take(&mut self.has_accepted_create);
+                    let waiting = self.record.waiting.as_ref();
+                    if !has_created || waiting.is_none_or(|waiting| waiting.observed.is_none()) {
+                        return Ok(state);
+                    }
+                    seen = Some(observed);
                 }
                 Applied::MemberFrozen => fresh = false,
                 Applied::ReadAgain(service, error) => {
@@ -197,57 +234,38 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
         }
     }
 
-    /// Plans again if the cloud accepted a create: the ids and addresses in the reply may make steps possible that do not need
-    /// the part to be idle.
-    async fn apply_early_steps(
-        &mut self,
-        inputs: &M::Inputs,
-        mut observed: M::Observed,
-        fresh: bool,
-        began: Instant,
-    ) -> Result<()> {
-        let has_created = |waiting: &Waiting<M, C::Ticket>| {
-            // Without a known state, a step that was sent meanwhile has failed.
-            waiting.description.effect == Effect::Create && waiting.observed.is_some()
-        };
-        if !self.record.waiting.as_ref().is_some_and(has_created) {
-            return Ok(());
-        }
-        let seen = Some(observed.clone());
-        if let PartRead::Ready(planned) = self.read_and_plan(inputs, seen, fresh, began).await? {
-            self.apply_steps(&planned.plan.steps, &mut observed, fresh).await?;
-        }
-        Ok(())
-    }
-
     /// Finds the members and reads the inputs. `None`: the part has no members, or all of them wait for another part.
     async fn gather(&mut self) -> Result<Option<M::Inputs>> {
         let (engine, read) = (self.engine, self.request.read);
         let snapshot = &self.request.snapshot;
-        let discovery = match engine.discovered(snapshot, read, self.memory).await {
+        let discovery = match engine.discover_part(&self.key, self.request, self.memory).await {
             Err(error) if self.dry_run.is_none() && !self.request.delete_orphan => {
                 let last = engine.last_discovered(&self.key, snapshot);
                 last.ok_or(error)?
             }
-            discovered => discovered?,
+            discovered => {
+                let (part, reading) = discovered?;
+                self.reading = Some(reading);
+                part
+            }
         };
-        let known = discovery.knows(&self.key);
+        let known = discovery.is_known;
         {
             let mut memory = self.memory.lock();
-            self.members = discovery.members(&self.key, &memory);
+            self.members = discovery.members(&engine.model, &self.key, &memory);
             for member in &self.members {
                 if discovery.entry(&member.service.id).is_some_and(|entry| entry.joins.contains(&self.key)) {
                     memory.rejoin(&member.service.id, &self.key);
                 }
             }
         }
-        let deletes_orphan = self.request.delete_orphan && discovery.is_deletable_orphan(&self.key);
+        let deletes_orphan = self.request.delete_orphan && discovery.is_deletable_orphan;
         if deletes_orphan {
             // A Service that left the part before may still name it.
             let memory = self.memory.lock();
             self.members.retain(|member| !memory.has_left(&member.service.id, &self.key));
         }
-        self.discovery = Some(discovery);
+        self.discovery = Some(Arc::new(discovery));
         if !known || (self.members.is_empty() && !deletes_orphan) || self.all_wait_to_leave() {
             return Ok(None);
         }
@@ -261,6 +279,9 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
             self.freeze(&id, &error);
         }
         self.events = review.events;
+        for (id, error) in std::mem::take(&mut self.failed_operations) {
+            self.freeze(&id, &error);
+        }
         Ok(Some(gathered.inputs))
     }
 
@@ -316,12 +337,49 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
         };
         let cluster = &self.request.snapshot.cluster;
         let desired = engine.model.desired(&self.key, &self.members, cluster, inputs);
-        let plan = engine.model.plan(&desired, &observed);
+        let mut plan = engine.model.plan(&desired, &observed);
+        self.record.keep_requests_of(&plan.steps);
+        let refused = self.take_refused(&mut plan);
         Ok(PartRead::Ready(PlannedPart {
             observed,
             fresh,
             plan,
+            refused,
         }))
+    }
+
+    /// Removes the steps that the cloud refused a moment ago from the plan, and those that need them, and reports them as
+    /// blocked: one difference for each reason, since many may be refused for the same one.
+    fn take_refused(&self, plan: &mut Plan<M::Change>) -> Vec<RefusedDifference> {
+        if !self.record.has_refused() {
+            return Vec::new();
+        }
+        let mut refused = Vec::new();
+        let mut left_out = ClaimedObjects::default();
+        let mut is_left_out = Vec::with_capacity(plan.steps.len());
+        for step in &plan.steps {
+            let refusal = self.record.refusal(&step.change);
+            is_left_out.push(refusal.is_some() || left_out.conflicts_with(&step.description));
+            if is_left_out.last() == Some(&true) {
+                left_out.add(&step.description);
+            }
+            refused.extend(refusal.map(|error| RefusedDifference {
+                step: step.description.clone(),
+                error: error.clone(),
+            }));
+        }
+        let steps = std::mem::take(&mut plan.steps).into_iter().zip(is_left_out);
+        let steps = steps.filter(|(_, is_left_out)| !is_left_out).map(|(step, _)| step).collect();
+        plan.steps = steps;
+        plan.blocked.extend(blocked_by_refusal(&refused));
+        refused
+    }
+
+    /// The error of a step that was refused while members leave: they have not left then.
+    fn refused_while_leaving(&self, refused: &[RefusedDifference]) -> Option<Error> {
+        let leaves = |member: &Member<M>| member.membership == Membership::Leaving;
+        let first = refused.first().filter(|_| self.members.iter().any(leaves))?;
+        Some(first.error.clone().with_context("step", first.step.sentence.clone()))
     }
 
     async fn observe(&mut self, began: Instant) -> Result<Result<(M::Observed, bool), PartState>> {
@@ -336,8 +394,12 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
         }
         // Decided before the read, however long it takes.
         let fresh = is_of_this_pass(read, began);
-        let observed = engine.cloud.observe(&self.key, &self.members, read).await?;
-        self.record.needs_read = false;
+        let mut observed = engine.cloud.observe(&self.key, &self.members, read).await?;
+        self.record.needs_read = self.record.waiting.is_some();
+        for accepted in self.record.waiting.iter().flat_map(|waiting| &waiting.accepted) {
+            // The cloud may show it only when it has finished.
+            engine.model.fold(&self.key, &accepted.change, Some(&accepted.reply), &mut observed);
+        }
         if let Some(what) = engine.model.missing(&self.key, &self.members, &observed) {
             let uncached = read.uncached();
             if let ScopeCheck::Unverified(why) =
@@ -351,7 +413,9 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
             }
         }
         // Its objects may not be known yet, also in a dry run.
-        if let Some((first, why)) = engine.model.pending(&self.key, &observed) {
+        if self.record.waiting.is_none()
+            && let Some((first, why)) = engine.model.pending(&self.key, &observed)
+        {
             let pending = Pending {
                 observed,
                 why,
@@ -465,6 +529,13 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
         }
     }
 
+    /// The later parts that run only now, since this one has been built.
+    fn waiting_for_the_end(&self, later: &[M::Key]) -> Vec<M::Key> {
+        let model = &self.engine.model;
+        let waits = |key: &&M::Key| model.required_facts(key, &self.key) == RequiredFacts::Finished;
+        later.iter().filter(waits).cloned().collect()
+    }
+
     /// The create failed: the members of later parts are frozen.
     pub(super) fn withdraw_early_facts(&self) {
         let mut memory = self.memory.lock();
@@ -485,11 +556,13 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
             };
             let current = |key| current(&self.began_as, &self.key, &memory, key);
             let joins: Vec<_> = entry.joins.iter().map(current).collect();
-            let leaves: Vec<_> = entry.leaves.iter().map(current).collect();
+            let leaves: Vec<_> = entry.known_leaves(&memory).iter().map(current).collect();
             let output = self.engine.model.facts(&self.key, member, observed);
             let state = if member.membership == Membership::Leaving {
                 if memory.leave(id, &self.key, output.as_ref().map(|output| &output.effects)) {
+                    // It may have left some of them before, and then no pass over them would report it again.
                     let earlier = leaves.iter().take_while(|key| **key != self.key);
+                    let earlier = earlier.filter(|key| !memory.has_left(id, key));
                     self.next.extend(earlier.last().cloned());
                     if leaves.iter().all(|key| memory.has_left(id, key)) {
                         // It may now join parts that it could not join while it was a member here.
@@ -505,6 +578,8 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
                     let changed = memory.set_output(view, &self.key, output, serves, later);
                     if changed.facts {
                         self.next.extend(later.iter().cloned());
+                    } else if changed.is_finished {
+                        self.next.extend(self.waiting_for_the_end(later));
                     }
                     if changed.serves {
                         self.next.extend(leaves);
@@ -521,39 +596,70 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
         self.next.remove(&self.key);
     }
 
+    /// The reports about the members. Of a part that many Services share, most members are as they were in the last report: the
+    /// caller may permit that these are left out.
+    fn report_members(&mut self, state: &PartState) -> Vec<MemberReport> {
+        let cluster = &self.request.snapshot.cluster;
+        let is_failure = matches!(state, PartState::Failed(_) | PartState::Blocked(_));
+        if is_failure || self.record.reported_cluster.as_ref() != Some(cluster) {
+            self.record.reports += 1;
+            self.record.reported_cluster = (!is_failure).then(|| cluster.clone());
+        }
+        let reports = self.record.reports;
+        let is_newest =
+            self.discovery.as_ref().is_some_and(|discovery| discovery.is_of(&self.request.snapshot));
+        let may_omit = !self.request.report_all && is_newest && !is_failure;
+        let has_difference_for_all = self.blocked.iter().any(|blocked| blocked.service.is_none());
+        let blocked = self.blocked.iter().filter_map(|blocked| blocked.service.as_ref());
+        let noted: HashSet<_> = blocked.chain(self.events.iter().map(|event| &event.service)).collect();
+        let progress = &self.record.progress;
+        let mut memory = self.memory.lock();
+        let mut members = Vec::new();
+        for member in &self.members {
+            let id = &member.service.id;
+            let entry = self.discovery.as_ref().and_then(|discovery| discovery.shared_entry(id));
+            let ended = self.ended.remove(id);
+            let is_served = matches!(ended, Some(MemberState::Served)) && !self.frozen.contains_key(id);
+            let may_settle = (is_served || matches!(state, PartState::Parked { .. }))
+                && !has_difference_for_all
+                && !noted.contains(id)
+                && !progress.touched.contains(id)
+                && !self.early.contains_key(id);
+            if may_settle
+                && may_omit
+                && let Some(entry) = entry
+                && memory.is_settled(&self.key, entry, reports)
+            {
+                continue;
+            }
+            let current = |key: &M::Key| current(&self.began_as, &self.key, &memory, key);
+            let joins: Vec<_> = entry.iter().flat_map(|entry| &entry.joins).map(current).collect();
+            let finished = entry.is_some_and(|entry| {
+                // While the part is parked, the discovery is the one of the pass that sent the step.
+                let is_same = |now: &Arc<ServiceView>| now.asks_the_same(&entry.view);
+                let asks_now = is_newest || self.request.snapshot.service(id).is_some_and(is_same);
+                asks_now && entry.is_finished(&memory, current)
+            });
+            members.push(MemberReport {
+                service: id.clone(),
+                state: ended.unwrap_or_else(|| frozen_or(&self.frozen, member, MemberState::Pending)),
+                touched: progress.touched_all || progress.touched.contains(id),
+                effects: memory.effects(id, &joins),
+                early: self.early.remove(id).unwrap_or_default(),
+                finished,
+            });
+            if let Some(entry) = entry {
+                let settled = (may_settle && is_served && finished).then_some(reports);
+                memory.set_settled(&self.key, entry, settled);
+            }
+        }
+        members
+    }
+
     /// Ends the pass: the part's key and the report.
     pub(super) fn report(mut self, part: PartKey, state: PartState) -> (M::Key, PartReport) {
-        let (progress, request) = (&self.record.progress, self.request);
-        let discovery = self.discovery.as_ref();
-        let services = request.snapshot.services.iter();
-        let now: HashMap<_, _> = services.map(|service| (&service.id, service)).collect();
-        let memory = self.memory.lock();
-        let members = self
-            .members
-            .iter()
-            .map(|member| {
-                let id = &member.service.id;
-                let entry = discovery.and_then(|discovery| discovery.entry(id));
-                let current = |key: &M::Key| current(&self.began_as, &self.key, &memory, key);
-                let joins: Vec<_> = entry.iter().flat_map(|entry| &entry.joins).map(current).collect();
-                MemberReport {
-                    service: id.clone(),
-                    state: self
-                        .ended
-                        .remove(id)
-                        .unwrap_or_else(|| frozen_or(&self.frozen, member, MemberState::Pending)),
-                    touched: progress.touched_all || progress.touched.contains(id),
-                    effects: memory.effects(id, &joins),
-                    early: self.early.remove(id).unwrap_or_default(),
-                    finished: entry.is_some_and(|entry| {
-                        // While the part is parked, the discovery is the one of the pass that sent the step.
-                        let asks_now = now.get(id).is_some_and(|now| now.asks_the_same(&entry.view));
-                        asks_now && entry.is_finished(&memory, current)
-                    }),
-                }
-            })
-            .collect();
-        drop(memory);
+        let members = self.report_members(&state);
+        let progress = &self.record.progress;
         let report = PartReport {
             renamed: Some(PartKey::new(self.key.to_string())).filter(|key| key != &part),
             part,
@@ -573,12 +679,33 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
 }
 
 /// The current key for this one, in a pass in which the part's key may have changed.
-fn current<M: PartModel>(began_as: &M::Key, now: &M::Key, memory: &Memory<M>, key: &M::Key) -> M::Key {
+pub(super) fn current<M: PartModel>(
+    began_as: &M::Key,
+    now: &M::Key,
+    memory: &Memory<M>,
+    key: &M::Key,
+) -> M::Key {
     if key == began_as {
         now.clone()
     } else {
         memory.current(key)
     }
+}
+
+/// The differences that remain since the cloud refused steps: `add machine vm-7 to pool web: the cloud refuses it: quota`.
+fn blocked_by_refusal(refused: &[RefusedDifference]) -> Vec<Blocked> {
+    let mut by_reason: BTreeMap<(Option<&ServiceId>, String), Vec<&str>> = BTreeMap::new();
+    for RefusedDifference { step, error } in refused {
+        let key = (step.service.as_ref(), error.report_without_request());
+        by_reason.entry(key).or_default().push(&step.sentence);
+    }
+    let blocked = by_reason.into_iter().map(|((service, reason), sentences)| Blocked {
+        service: service.cloned(),
+        field: list(&sentences),
+        observed: format!("the cloud refuses it: {reason}"),
+        desired: Blocked::UNCHANGED.to_owned(),
+    });
+    blocked.collect()
 }
 
 fn frozen_or<M: PartModel>(

@@ -55,7 +55,7 @@ fn latest(last: Duration) -> Duration {
     last + last.mul_f64(GROWTH) + INTERVAL
 }
 
-/// The poll intervals of all changes in progress. `K`: the keys of the parts.
+/// The poll intervals of all changes in progress. `K`: the keys of the parts, or the operations if a part can have several.
 #[derive(Debug)]
 pub struct PollIntervals<K> {
     timing: fn(Effect) -> PollTiming,

@@ -41,6 +41,12 @@ impl ClusterCidrs {
         Ok(Self(networks))
     }
 
+    /// The networks.
+    #[must_use]
+    pub fn networks(&self) -> &[IpNet] {
+        &self.0
+    }
+
     /// Whether one of the networks contains this network.
     #[must_use]
     pub fn contain(&self, network: &IpNet) -> bool {

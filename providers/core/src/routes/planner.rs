@@ -3,8 +3,8 @@
 use std::{collections::HashSet, sync::Arc};
 
 use super::{
-    Changes, CloudRoute, ClusterCidrs, Desired, DesiredRoute, NextHop, Observed, RouteDecision, RouteLimit,
-    RouteNode, Routes, SkipReason,
+    CloudRoute, ClusterCidrs, Desired, DesiredRoute, NextHop, Observed, RouteChanges, RouteDecision,
+    RouteLimit, RouteNode, Routes, SkipReason,
 };
 use crate::{Cloud, Error, ErrorKind, Priority, Result};
 
@@ -12,7 +12,7 @@ use crate::{Cloud, Error, ErrorKind, Priority, Result};
 #[derive(Clone, Debug, Default)]
 pub struct RoutePlan {
     /// The changes.
-    pub changes: Changes,
+    pub changes: RouteChanges,
     /// For each desired route, in the same order: whether it needs no change.
     pub complete: Vec<bool>,
     /// For each podCIDR of [`Desired::pod_cidrs`]: whether its route exists, also one that would not be created.
@@ -110,8 +110,12 @@ pub async fn preview(
     if let Some(why) = routes.unsupported_reason(priority).await? {
         return Err(Error::new(ErrorKind::Unsupported, why));
     }
-    let next_hop = |node: &RouteNode, destination| routes.next_hop(node, destination);
-    let desired = Desired::of(nodes, cidrs, |id| cloud.owns(id), next_hop);
+    let desired = Desired::of(
+        nodes,
+        cidrs,
+        |id| cloud.owns(id),
+        |node, destination| routes.next_hop(node, destination),
+    );
     let observed = routes.observe(&desired.routes, priority).await?;
     let mut plan = plan(&desired, &observed, cidrs);
     if !plan.changes.create.is_empty()

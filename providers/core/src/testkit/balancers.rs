@@ -15,7 +15,7 @@ mod region;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
 };
 
 use parking_lot::Mutex;
@@ -27,9 +27,9 @@ use crate::{
     plan::{Engine, Fact, PlanMetrics},
 };
 
-pub use model::{Action, Key, Model, ModelChange};
+pub use model::{Action, Directory, Key, Model, ModelChange};
 pub use region::Read;
-use region::State;
+use region::RegionState;
 
 /// A colour.
 pub const COLOUR: &str = "fake/colour";
@@ -76,7 +76,7 @@ pub struct Balancer {
 /// Load balancers in memory. Clones share their state; each [`FakeBalancers::engine`] is a process that has just started.
 #[derive(Clone)]
 pub struct FakeBalancers {
-    pub(super) state: Arc<Mutex<State>>,
+    pub(super) state: Arc<Mutex<RegionState>>,
     pub(super) open: watch::Sender<bool>,
 }
 
@@ -99,7 +99,7 @@ impl FakeBalancers {
     /// All balancers, by id.
     #[must_use]
     pub fn balancers(&self) -> Vec<Balancer> {
-        self.state.lock().balancers.values().cloned().collect()
+        self.state.lock().balancers.values().map(|balancer| Balancer::clone(balancer)).collect()
     }
 
     /// The balancer of a Service, `namespace/name`.
@@ -111,13 +111,18 @@ impl FakeBalancers {
     /// The Services of each node.
     #[must_use]
     pub fn hosts(&self) -> BTreeMap<String, BTreeSet<String>> {
-        self.state.lock().hosts.clone()
+        let hosts = self.state.lock().hosts.clone();
+        hosts.into_iter().map(|(host, services)| (host, Arc::unwrap_or_clone(services))).collect()
     }
 
     /// Changes balancers as another client would.
     pub fn edit(&self, edit: impl FnOnce(&mut BTreeMap<u64, Balancer>)) {
         let mut state = self.state.lock();
-        edit(&mut state.balancers);
+        let known = std::mem::take(&mut state.balancers);
+        let mut balancers =
+            known.into_iter().map(|(id, balancer)| (id, Arc::unwrap_or_clone(balancer))).collect();
+        edit(&mut balancers);
+        state.balancers = balancers.into_iter().map(|(id, balancer)| (id, Arc::new(balancer))).collect();
     }
 
     /// Lets the next `times` writes fail whose sentence has this prefix.
@@ -154,6 +159,12 @@ impl FakeBalancers {
     #[must_use]
     pub fn writes(&self) -> Vec<String> {
         self.state.lock().writes.clone()
+    }
+
+    /// How often the parts of a Service were looked up in a listing.
+    #[must_use]
+    pub fn lookups(&self) -> usize {
+        self.state.lock().lookups.load(Ordering::Relaxed)
     }
 
     /// All reads of parts.

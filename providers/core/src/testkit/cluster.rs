@@ -8,9 +8,9 @@ use tokio::time::{self, Instant};
 use crate::{
     Cloud, Error, ErrorKind, Freshness, Labels, Priority, Result,
     load_balancer::{
-        Blocked, ClusterSnapshot, ClusterTag, ClusterView, Discovery, LoadBalancers, MemberState, NodeSet,
-        OwnershipTag, PartKey, PartReport, PartState, Protocol, ReadOptions, Request, ServiceId, ServiceNode,
-        ServicePort, ServiceType, ServiceView,
+        Blocked, ClusterSnapshot, ClusterTag, ClusterView, Discovery, FormerLoadBalancer, LoadBalancers,
+        MemberState, NodeSet, OwnershipTag, PartKey, PartReport, PartState, Protocol, ReadOptions, Request,
+        ServiceId, ServiceNode, ServicePort, ServiceType, ServiceView,
     },
 };
 
@@ -90,15 +90,13 @@ impl TestCluster {
     /// A request about the cluster as it is now.
     #[must_use]
     pub fn request(&self) -> Request {
-        let snapshot = ClusterSnapshot {
-            services: self.services.iter().cloned().map(Arc::new).collect(),
-            cluster: ClusterView {
-                name: self.cluster.as_str().into(),
-                ownership_tag: self.ownership_tag.clone(),
-                nodes: self.nodes.iter().cloned().collect::<NodeSet>(),
-            },
+        let cluster = ClusterView {
+            name: self.cluster.as_str().into(),
+            ownership_tag: self.ownership_tag.clone(),
+            nodes: self.nodes.iter().cloned().collect::<NodeSet>(),
         };
-        Request::new(Arc::new(snapshot), self.read)
+        let services = self.services.iter().cloned().map(Arc::new).collect();
+        Request::new(Arc::new(ClusterSnapshot::new(services, cluster)), self.read)
     }
 
     /// The provider's load balancers.
@@ -116,6 +114,31 @@ impl TestCluster {
     /// If the cloud's listings cannot be read.
     pub async fn discover(&self) -> Result<Discovery> {
         self.load_balancers()?.discover(&self.request()).await
+    }
+
+    /// Discovers the former load balancers of Services of other controllers. Services whose former load balancers are proven get
+    /// their cleanup views. Returns the load balancers.
+    ///
+    /// # Errors
+    /// If the cloud's listings cannot be read.
+    pub async fn clean_up_former(&mut self) -> Result<Vec<FormerLoadBalancer>> {
+        let discovery = self.discover().await?;
+        let cloud = Arc::clone(&self.cloud);
+        let mut all = Vec::new();
+        for service in &mut self.services {
+            let mut found = discovery.services.iter();
+            let parts = found.find(|parts| parts.service == service.id);
+            let Some(former) = parts.and_then(|parts| parts.former.clone()) else {
+                continue;
+            };
+            if let (Some(balancers), FormerLoadBalancer::Ours(_)) = (cloud.load_balancers(), &former)
+                && let Some(view) = balancers.cleanup_view(service, service)
+            {
+                *service = view;
+            }
+            all.push(former);
+        }
+        Ok(all)
     }
 
     /// Runs one part until it no longer waits for the cloud.
@@ -145,7 +168,7 @@ impl TestCluster {
         let request = self.request();
         let discovery = self.discover().await?;
         self.reports.clear();
-        for part in &discovery.parts {
+        for part in &discovery.parts() {
             let report = self.load_balancers()?.run(part, &request).await;
             for member in &report.members {
                 let mut services = self.services.iter_mut();
@@ -166,7 +189,7 @@ impl TestCluster {
     /// If the cloud's listings cannot be read.
     pub async fn run_through(&mut self) -> Result<()> {
         let request = self.request();
-        let mut due: VecDeque<_> = self.discover().await?.parts.into_iter().rev().collect();
+        let mut due: VecDeque<_> = self.discover().await?.parts().into_iter().rev().collect();
         self.reports.clear();
         while let Some(part) = due.pop_front() {
             let report = self.run(&part, &request).await?;
@@ -187,7 +210,7 @@ impl TestCluster {
             let discovery = self.discover().await?;
             let mut changed = false;
             self.reports.clear();
-            for part in &discovery.parts {
+            for part in &discovery.parts() {
                 let report = self.run(part, &request).await?;
                 failures += usize::from(matches!(report.state, PartState::Failed(_)));
                 // Steps that fail again and again are no progress.

@@ -13,7 +13,7 @@ use tokio::{sync::watch, time::Instant};
 use super::{FakeBalancers, FakeRoutes};
 use crate::{
     Cloud, Error, ErrorKind, Freshness, Instance, InstanceQuery, InstanceState, Instances, Need, Priority,
-    Result, Routes, load_balancer::LoadBalancers, plan::PlanMetrics,
+    Result, Routes, config::suggest, load_balancer::LoadBalancers, plan::PlanMetrics,
 };
 
 /// One recorded call of [`Instances::describe`].
@@ -36,14 +36,14 @@ pub struct DescribeCall {
 /// Clones share their state: a test keeps one and passes the other to the code under test.
 #[derive(Clone)]
 pub struct FakeCloud {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<FakeState>>,
     open: watch::Sender<bool>,
     balancers: Option<Arc<dyn LoadBalancers>>,
     routes: Option<FakeRoutes>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct FakeState {
     machines: BTreeMap<String, Instance>,
     faults: BTreeMap<String, VecDeque<Error>>,
     broken: Option<Error>,
@@ -73,8 +73,14 @@ impl FakeCloud {
     /// The same cloud with these load balancers, with empty caches, as after a restart.
     #[must_use]
     pub fn with_balancers(&self, balancers: &FakeBalancers, metrics: PlanMetrics) -> Self {
+        self.with_engine(balancers.engine(metrics))
+    }
+
+    /// The same cloud with these load balancers.
+    #[must_use]
+    pub fn with_engine(&self, balancers: Arc<dyn LoadBalancers>) -> Self {
         Self {
-            balancers: Some(balancers.engine(metrics)),
+            balancers: Some(balancers),
             ..self.clone()
         }
     }
@@ -203,9 +209,16 @@ impl Instances for FakeCloud {
         let mut state = self.state.lock();
         queries.iter().map(|query| state.answer(query)).collect()
     }
+
+    fn similar_names(&self, name: &str) -> Vec<String> {
+        let state = self.state.lock();
+        let visible = state.machines.keys().filter(|_| !state.invisible);
+        let similar = suggest::similar(name, visible.map(String::as_str));
+        similar.into_iter().map(ToOwned::to_owned).collect()
+    }
 }
 
-impl State {
+impl FakeState {
     fn answer(&mut self, query: &InstanceQuery) -> Result<InstanceState> {
         if let Some(error) = &self.broken {
             return Err(error.clone());

@@ -8,6 +8,7 @@
 //! | [`restartable`] | killed or cut off at any write (before it is sent, after it is carried out, after the reply), the next process reaches the same state as without the failure: without duplicates and leftovers |
 //! | [`reclaimable`] | killed at any write, or failed by the cloud, while parts are being built: deleting the Services then leaves no more objects than without the failure |
 //! | [`polite`] | no write changes foreign objects |
+//! | ordered | no step is sent before the steps that it needs have ended, in a cloud in which changes occupy [objects](AcceptedChange::OccupiesObjects); checked with `converges` and `restartable` |
 //! | [`predictable`] | a dry run plans exactly the steps that are then carried out |
 //!
 //! The laws run the real [`Engine`] against a cloud in memory, which applies changes with the model's own
@@ -22,6 +23,8 @@
 //!   Case { ground, built, edits } -> truth -> Engine<Model, MemoryCloud> --fold--> truth'
 //!          worlds, behavior                      ^ killed, restarted      picture
 //! ```
+//!
+//! These laws run one pass after the other. [`concurrent`] runs several at once.
 //!
 //! [`laws`] checks all laws and shrinks a case that breaks one. [`objects`] has the world of a cloud that consists of
 //! [`Objects`](crate::plan::objects::Objects).
@@ -45,8 +48,10 @@ mod cases;
 mod checks;
 mod cloud;
 mod clusters;
+pub mod concurrent;
 mod drive;
 pub mod objects;
+mod operations;
 
 pub use cases::{Case, Edit, cases, pick, remove};
 pub use checks::{built, check, converges, effective, polite, predictable, quiet, reclaimable, restartable};
@@ -98,6 +103,20 @@ pub trait Lawful: PartModel + Clone {
     /// The cloud's reply to a step.
     fn reply(&self, change: &Self::Change, observed: &Self::Observed, ids: &Ids) -> Self::Reply;
 
+    /// What a change occupies that the cloud accepted.
+    fn accepted_change(&self) -> AcceptedChange {
+        AcceptedChange::OccupiesPart
+    }
+
+    /// Removes what this create created, since its operation failed. For clouds in which a change occupies objects.
+    fn undo_create(&self, _truth: &mut Self::Truth, _key: &Self::Key, _change: &Self::Change) {}
+
+    /// Why the cloud refuses this change now: its object is in use, or it uses one that does not exist. For clouds in which a
+    /// change occupies objects.
+    fn refuses(&self, _change: &Self::Change, _view: &Self::Observed) -> Option<String> {
+        None
+    }
+
     /// Puts the part into the state in which the cloud leaves one whose change failed (`ERROR`).
     fn fail(&self, _truth: &mut Self::Truth, _key: &Self::Key) {}
 
@@ -124,6 +143,16 @@ pub trait Lawful: PartModel + Clone {
 
     /// Whether the change deletes a load balancer or an address that this Service uses, other than to apply the spec of a member.
     fn destroys(&self, change: &Self::Change, view: &Self::Observed, service: &ServiceView) -> bool;
+}
+
+/// What a change occupies that the cloud accepted, until the cloud has finished it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AcceptedChange {
+    /// The whole part. The change is visible at once.
+    OccupiesPart,
+    /// The [objects](crate::load_balancer::StepDescription::objects) that it concerns: changes on these are refused. A created
+    /// object is visible at once, any other change when it has ended. Writes have ids.
+    OccupiesObjects,
 }
 
 /// A line of the picture of a cloud: an object, an attribute or an entry.

@@ -1,4 +1,4 @@
-//! A route table in memory.
+//! A route table in memory, and passes over route tables of clouds.
 
 use std::{collections::HashSet, net::IpAddr, sync::Arc};
 
@@ -7,9 +7,48 @@ use ipnet::IpNet;
 use parking_lot::Mutex;
 
 use crate::{
-    AddressType, Error, ErrorKind, Priority, Result,
-    routes::{Applied, Changes, CloudRoute, DesiredRoute, NextHop, Observed, RouteLimit, RouteNode, Routes},
+    AddressType, Cloud, Error, ErrorKind, Priority, Result,
+    routes::{
+        Applied, CloudRoute, ClusterCidrs, Desired, DesiredRoute, NextHop, Observed, RouteChanges,
+        RouteLimit, RouteNode, RoutePlan, Routes, plan,
+    },
 };
+
+/// Runs a pass of the route controller for these nodes.
+///
+/// # Errors
+///
+/// The routes cannot be read.
+///
+/// # Panics
+///
+/// The cloud has no routes.
+pub async fn pass(
+    cloud: &dyn Cloud,
+    cidrs: &ClusterCidrs,
+    nodes: &[Arc<RouteNode>],
+) -> Result<(RoutePlan, Applied)> {
+    let routes = cloud.routes().expect("the cloud has routes");
+    let next_hop = |node: &RouteNode, destination| routes.next_hop(node, destination);
+    let desired = Desired::of(nodes.iter().cloned(), cidrs, |id| cloud.owns(id), next_hop);
+    let observed = routes.observe(&desired.routes, Priority::User).await?;
+    let plan = plan(&desired, &observed, cidrs);
+    let applied = routes.apply(&plan.changes, Priority::User).await;
+    Ok((plan, applied))
+}
+
+/// Asserts that all results of a pass are successful. Returns the number of changes.
+///
+/// # Panics
+///
+/// A change failed.
+#[must_use]
+pub fn assert_all_ok((plan, applied): &(RoutePlan, Applied)) -> usize {
+    for result in [&applied.deleted, &applied.created, &applied.finished].into_iter().flatten() {
+        assert!(result.is_ok(), "{result:?}");
+    }
+    plan.changes.len()
+}
 
 /// A call of the route table.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,10 +61,10 @@ pub enum RouteCall {
 
 /// A route table in memory. The next hop is the first internal address of the family. Clones share their state.
 #[derive(Clone, Debug, Default)]
-pub struct FakeRoutes(Arc<Mutex<State>>);
+pub struct FakeRoutes(Arc<Mutex<RouteTableState>>);
 
 #[derive(Debug, Default)]
-struct State {
+struct RouteTableState {
     table: Vec<CloudRoute>,
     limit: Option<usize>,
     refused: HashSet<NextHop>,
@@ -140,7 +179,7 @@ impl Routes for FakeRoutes {
         }))
     }
 
-    async fn apply(&self, changes: &Changes, _: Priority) -> Applied {
+    async fn apply(&self, changes: &RouteChanges, _: Priority) -> Applied {
         let mut state = self.0.lock();
         state
             .calls

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use ccm_core::{
-    Error, ErrorKind, Outcome, Result,
+    Error, ErrorKind, RequestOutcome, Result,
     client::{BatchConfig, Batcher, ClientMetrics},
 };
 use futures_util::{FutureExt, future::join_all};
@@ -196,7 +196,7 @@ async fn missing_results_are_errors_of_the_items_without_one() {
     assert_eq!(results[1].as_ref().unwrap(), &20);
     for missing in &results[2..] {
         let error = missing.as_ref().unwrap_err();
-        assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unexpected, Outcome::Unknown));
+        assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unexpected, RequestOutcome::Unknown));
     }
 }
 
@@ -223,7 +223,7 @@ async fn a_panic_is_an_error_of_its_batch_alone() {
     });
     for bad in [13, 14] {
         for result in join_all([1, bad].map(|item| batcher.submit(item))).await {
-            assert_eq!(result.unwrap_err().outcome(), Outcome::Unknown);
+            assert_eq!(result.unwrap_err().outcome(), RequestOutcome::Unknown);
         }
         assert_eq!(batcher.submit(2).await.unwrap(), 20, "the place was returned");
     }

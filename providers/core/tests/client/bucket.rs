@@ -12,7 +12,7 @@ use std::{
 
 use ccm_core::{
     Priority,
-    client::{Bucket, Permit, Quota},
+    client::{Bucket, Permit, Quota, Refill},
 };
 use futures_util::{FutureExt, future::join_all};
 use parking_lot::Mutex;
@@ -378,4 +378,37 @@ async fn thousands_of_waiters_on_many_threads_are_all_served() {
     timeout(Duration::from_secs(60), join_all(tasks)).await.expect("every call is served");
     assert!(most.load(Ordering::SeqCst) <= 5);
     assert_eq!(bucket.state().in_flight, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bucket_may_be_refilled_at_each_minute_of_the_clock() {
+    let minute = Duration::from_secs(60);
+    let bucket = Bucket::refilled(Quota::per_minute(60, 100), 0.5, Refill::EachMinute);
+    let served = Arc::default();
+    let waiting: Vec<_> = (0..40).map(|n| queue(&bucket, Priority::Background, n, &served)).collect();
+    settle().await;
+    assert_eq!(served.lock().len(), 30, "the other half is left to users");
+    for _ in 0..30 {
+        assert!(send(&bucket, Priority::User).now_or_never().is_some(), "{:?}", bucket.state());
+    }
+    assert!(send(&bucket, Priority::User).now_or_never().is_none(), "{:?}", bucket.state());
+
+    let began = Instant::now();
+    join_all(waiting).await;
+    assert!(began.elapsed() <= minute, "{:?}", began.elapsed());
+    for _ in 0..50 {
+        assert!(send(&bucket, Priority::User).now_or_never().is_some(), "nothing came back at once");
+    }
+
+    // Other programs used the rest of the minute. The next one begins with half of the quota.
+    let began = Instant::now();
+    send(&bucket, Priority::User).await.throttled(Some(Duration::from_secs(1)));
+    assert!(began.elapsed() <= minute, "{:?}", began.elapsed());
+    assert!(send(&bucket, Priority::User).now_or_never().is_none(), "{:?}", bucket.state());
+    drop(send(&bucket, Priority::User).await);
+    let mut more = 0;
+    while send(&bucket, Priority::User).now_or_never().is_some() {
+        more += 1;
+    }
+    assert_eq!(more, 29);
 }

@@ -11,7 +11,7 @@ use std::{
 };
 
 use ccm_core::{
-    Error, ErrorKind, Outcome, Priority, Result, Retry,
+    Error, ErrorKind, Priority, RequestOutcome, Result, Retry,
     client::{ClientMetrics, Fence, Fenced, Gate, GateConfig, Quota},
 };
 use futures_util::FutureExt;
@@ -44,7 +44,7 @@ async fn a_standby_reads_and_does_not_write() {
             .unwrap_err();
         assert!(!sent.load(Relaxed), "{op:?}");
         assert_eq!(error.kind(), ErrorKind::NotLeader);
-        assert_eq!((error.retry(), error.outcome()), (Retry::Never, Outcome::NotDone));
+        assert_eq!((error.retry(), error.outcome()), (Retry::Never, RequestOutcome::NotDone));
         assert!(
             error.to_string().ends_with(": this process is not the leader and may not write"),
             "{error}"
@@ -68,7 +68,7 @@ async fn permission_ends_by_itself_and_each_renewal_extends_it() {
     let error = result.unwrap_err();
     assert_eq!(began.elapsed().as_secs(), 15);
     assert_eq!(error.kind(), ErrorKind::NotLeader);
-    assert_eq!((error.retry(), error.outcome()), (Retry::Never, Outcome::Unknown));
+    assert_eq!((error.retry(), error.outcome()), (Retry::Never, RequestOutcome::Unknown));
     assert!(!fence.allows());
     // A renewal that was in time is reported late.
     fence.allow_until(began + 20 * SECOND);
@@ -92,7 +92,7 @@ async fn closing_cuts_off_writes_and_not_reads() {
     let put = async { (put.await, began.elapsed()) };
     let (read, (put, after), ()) = tokio::join!(read, put, close);
     read.unwrap();
-    assert_eq!(put.unwrap_err().outcome(), Outcome::Unknown);
+    assert_eq!(put.unwrap_err().outcome(), RequestOutcome::Unknown);
     assert_eq!(after.as_secs(), 1);
     // Permanently.
     fence.allow_until(Instant::now() + SECOND);
@@ -121,7 +121,7 @@ async fn a_write_that_waited_for_quota_past_the_end_is_not_sent() {
         .call(Op::Post, Priority::User, async || -> Result<()> { panic!("it was sent") })
         .await
         .unwrap_err();
-    assert_eq!((error.kind(), error.outcome()), (ErrorKind::NotLeader, Outcome::NotDone));
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::NotLeader, RequestOutcome::NotDone));
 }
 
 #[tokio::test(start_paused = true)]
@@ -133,13 +133,15 @@ async fn a_retry_after_the_end_is_not_sent_and_the_outcome_stays_unknown() {
             attempts.fetch_add(1, Relaxed);
             fence.close();
             async {
-                Err::<(), _>(Error::new(ErrorKind::Unavailable, "broken").with_outcome(Outcome::Unknown))
+                Err::<(), _>(
+                    Error::new(ErrorKind::Unavailable, "broken").with_outcome(RequestOutcome::Unknown),
+                )
             }
         })
         .await
         .unwrap_err();
     assert_eq!(attempts.load(Relaxed), 1);
-    assert_eq!((error.kind(), error.outcome()), (ErrorKind::NotLeader, Outcome::Unknown));
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::NotLeader, RequestOutcome::Unknown));
 }
 
 /// As after SIGSTOP: the clock has advanced, and the answer of a socket wakes the task before any timer does.

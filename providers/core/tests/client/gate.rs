@@ -7,7 +7,7 @@ use std::{
 };
 
 use ccm_core::{
-    Error, ErrorKind, Outcome, Priority, Result, Retry,
+    Error, ErrorKind, Priority, RequestOutcome, Result, Retry,
     client::{CallOptions, ClientMetrics, Gate, GateConfig, Quota, RetryPolicy},
 };
 use futures_util::{FutureExt, future::join_all};
@@ -82,7 +82,7 @@ async fn a_timed_out_write_is_not_sent_again_but_reads_and_idempotent_writes_are
     let error = result.unwrap_err();
     assert_eq!(attempts, 1);
     assert_eq!(error.kind(), ErrorKind::Timeout);
-    assert_eq!(error.outcome(), Outcome::Unknown);
+    assert_eq!(error.outcome(), RequestOutcome::Unknown);
     assert_eq!(error.retry(), Retry::Never);
     assert_eq!(error.to_string(), "thing_post: no answer within 10s");
 }
@@ -90,7 +90,7 @@ async fn a_timed_out_write_is_not_sent_again_but_reads_and_idempotent_writes_are
 #[tokio::test(start_paused = true)]
 async fn retries_depend_on_the_error_and_the_effect_of_the_call() {
     let unavailable = || Error::new(ErrorKind::Unavailable, "down");
-    let broken = || Error::new(ErrorKind::Unavailable, "broken").with_outcome(Outcome::Unknown);
+    let broken = || Error::new(ErrorKind::Unavailable, "broken").with_outcome(RequestOutcome::Unknown);
     let limited = || Error::new(ErrorKind::RateLimited, "slow down");
     let absent = || Error::new(ErrorKind::NotFound, "no such thing");
     let final_ = || Error::new(ErrorKind::RateLimited, "slow down").with_retry(Retry::Never);
@@ -114,9 +114,13 @@ async fn retries_depend_on_the_error_and_the_effect_of_the_call() {
         }
     }
     let (result, _) = fails_once(&gate(), Op::Post, unavailable).await;
-    assert_eq!(result.unwrap_err().outcome(), Outcome::NotDone, "the error has the outcome of a refusal");
+    assert_eq!(
+        result.unwrap_err().outcome(),
+        RequestOutcome::NotDone,
+        "the error has the outcome of a refusal"
+    );
     let (result, _) = fails_once(&gate(), Op::Post, gateway).await;
-    assert_eq!(result.unwrap_err().outcome(), Outcome::Unknown, "a write without an answer");
+    assert_eq!(result.unwrap_err().outcome(), RequestOutcome::Unknown, "a write without an answer");
 }
 
 #[tokio::test(start_paused = true)]
@@ -135,7 +139,7 @@ async fn a_write_that_may_have_been_done_once_stays_unknown_whatever_follows() {
         .await
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::PermissionDenied);
-    assert_eq!(error.outcome(), Outcome::Unknown);
+    assert_eq!(error.outcome(), RequestOutcome::Unknown);
     assert_eq!(error.to_string(), "thing_put: forbidden (attempts=2)");
 }
 
@@ -209,7 +213,7 @@ async fn the_deadline_is_not_extended_by_waiting_for_quota() {
         let error = gate.call(op, Priority::User, async || Ok(())).await.unwrap_err();
         assert_eq!(began.elapsed().as_secs(), 100);
         assert_eq!(error.kind(), ErrorKind::Timeout);
-        assert_eq!(error.outcome(), Outcome::NotDone, "it was never sent");
+        assert_eq!(error.outcome(), RequestOutcome::NotDone, "it was never sent");
         assert!(
             error
                 .to_string()

@@ -6,7 +6,7 @@ use std::{
 };
 
 use ccm_core::{
-    Error, ErrorKind, Outcome, Priority, Result,
+    Error, ErrorKind, Priority, RequestOutcome, Result,
     client::{
         ClientMetrics, Gate, GateConfig, Operation, Page, collect, operations,
         rest::{self, Answer, Call, RestApi, Target, reqwest},
@@ -226,7 +226,7 @@ async fn a_write_that_may_have_been_done_is_not_sent_again() {
         let after = self::answer("200 OK", "", &json!({}));
         let server = self::server(vec![answer.clone(), after]).await;
         let error = Acme::of(&server, 0).create().await.unwrap_err();
-        assert_eq!((error.kind(), error.outcome()), (kind, Outcome::Unknown), "{answer}: {error}");
+        assert_eq!((error.kind(), error.outcome()), (kind, RequestOutcome::Unknown), "{answer}: {error}");
         let posts = server.lines().iter().filter(|line| line.starts_with("POST")).count();
         assert_eq!(posts, 1, "{answer}");
         assert_eq!(rest::is_too_large(&error), answer.len() > 2000);
@@ -249,7 +249,7 @@ async fn a_throttled_write_is_sent_again_and_a_refused_one_is_not() {
     ] {
         let server = self::server(vec![answer(status, "x-request-id: r-1\r\n", &json!({}))]).await;
         let error = Acme::of(&server, 0).delete("a").await.unwrap_err();
-        assert_eq!((error.kind(), error.outcome()), (kind, Outcome::NotDone), "{error}");
+        assert_eq!((error.kind(), error.outcome()), (kind, RequestOutcome::NotDone), "{error}");
         assert_eq!(error.operation(), Some("machine_delete"));
         assert!(error.to_string().contains("request_id=r-1"), "{error}");
         assert_eq!(server.lines().len(), 1);

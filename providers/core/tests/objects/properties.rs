@@ -5,9 +5,10 @@ use std::{collections::BTreeSet, fmt};
 
 use ccm_core::{
     Error, ErrorKind, Result, async_trait,
+    load_balancer::StepDescription,
     plan::objects::{
-        self, Attribute, Attributes, Desired, Object, ObjectCalls, Objects, Policy, Reply, Scalar, Schema,
-        Set, SetOrder, send, stale,
+        self, Attribute, Attributes, ChangeReply, Desired, Object, ObjectCalls, Objects, Policy, Scalar,
+        Schema, Set, SetOrder, send, stale,
     },
 };
 use parking_lot::Mutex;
@@ -30,7 +31,7 @@ impl fmt::Display for Entry {
     }
 }
 
-impl objects::Entry for Entry {
+impl objects::KeyedEntry for Entry {
     type Key = u8;
 
     fn key(&self) -> u8 {
@@ -98,6 +99,12 @@ impl objects::Kind for Kind {
             Self::Listener => &LISTENER,
             Self::Policy => &POLICY,
         }
+    }
+
+    fn references(self, object: &Object<Self>) -> Option<Vec<(Self, String)>> {
+        let pool = object.text("pool");
+        let uses_pool = self == Self::Listener && !pool.is_empty();
+        Some(uses_pool.then(|| (Self::Pool, pool.to_owned())).into_iter().collect())
     }
 }
 
@@ -230,6 +237,40 @@ fn states(desired: &Desired<Kind>, from: &Objects<Kind>) -> Vec<Objects<Kind>> {
     states
 }
 
+/// Carries out a plan in one of the orders that the objects of its steps allow; returns every intermediate state.
+fn states_in_any_order(desired: &Desired<Kind>, from: &Objects<Kind>, picks: &[usize]) -> Vec<Objects<Kind>> {
+    let mut states = vec![from.clone()];
+    let mut steps = desired.diff(from).steps;
+    let mut picks = picks.iter().cycle();
+    let waits = |earlier: &StepDescription, later: &StepDescription| match (&earlier.objects, &later.objects)
+    {
+        (Some(earlier), Some(later)) => earlier.conflict_with(later),
+        _ => true,
+    };
+    while !steps.is_empty() {
+        let is_ready = |at: &usize| {
+            let later = &steps[*at].description;
+            !steps[..*at].iter().any(|earlier| waits(&earlier.description, later))
+        };
+        let ready: Vec<_> = (0..steps.len()).filter(is_ready).collect();
+        let step = steps.remove(ready[picks.next().unwrap() % ready.len()]);
+        let mut next = states.last().unwrap().clone();
+        next.fold(&step.change, None);
+        let is_unique = |object: &Object<Kind>| {
+            let same = |other: &&Object<Kind>| other.kind == object.kind && other.key == object.key;
+            from.all.iter().filter(same).count() == 1
+        };
+        if from.all.iter().all(is_unique) {
+            // The part may be read while the change is in progress.
+            let once = sorted(&next);
+            next.fold(&step.change, None);
+            assert_eq!(sorted(&next), once, "{step}");
+        }
+        states.push(next);
+    }
+    states
+}
+
 fn broken_references(objects: &Objects<Kind>) -> Vec<String> {
     let listeners = objects.of(Kind::Listener);
     let broken = listeners.filter(|listener| objects.get(Kind::Pool, listener.text("pool")).is_none());
@@ -263,6 +304,20 @@ proptest! {
             let mut others = before.set("tag").iter().filter(|tag| tag.0 >= 3);
             prop_assert!(others.all(|tag| after.set("tag").iter().any(|now| now.0 == tag.0)));
         }
+    }
+
+    #[test]
+    fn steps_may_be_sent_in_any_order_that_their_objects_allow(
+        case in case(),
+        picks in vec(any::<usize>(), 1..20),
+    ) {
+        let Case { observed, desired } = &case;
+        let states = states_in_any_order(desired, observed, &picks);
+        for state in &states {
+            prop_assert_eq!(broken_references(state), Vec::<String>::new());
+        }
+        let end = self::states(desired, observed).pop().unwrap();
+        prop_assert_eq!(sorted(states.last().unwrap()), sorted(&end));
     }
 
     #[test]
@@ -323,10 +378,10 @@ impl ObjectCalls<Kind> for Cloud {
         object: &Object<Kind>,
         _: &[Object<Kind>],
         _: &Objects<Kind>,
-    ) -> Result<Reply<Kind>> {
+    ) -> Result<ChangeReply<Kind>> {
         let mut answer = Object::new(object.kind, object.key.clone()).with("address", "192.0.2.1");
         answer.id = "id".to_owned();
-        Ok(Reply::object(answer))
+        Ok(ChangeReply::object(answer))
     }
 
     async fn update(
@@ -335,16 +390,16 @@ impl ObjectCalls<Kind> for Cloud {
         _: &'static str,
         _: &Attributes,
         _: &Objects<Kind>,
-    ) -> Result<Reply<Kind>> {
-        Ok(Reply::default())
+    ) -> Result<ChangeReply<Kind>> {
+        Ok(ChangeReply::default())
     }
 
     async fn delete(&self, _: &Object<Kind>, _: bool) -> Result<()> {
         Ok(())
     }
 
-    async fn add(&self, _: &Object<Kind>, _: &'static str, entries: &[Entry]) -> Result<Reply<Kind>> {
-        self.answer(entries).map(|()| Reply::default())
+    async fn add(&self, _: &Object<Kind>, _: &'static str, entries: &[Entry]) -> Result<ChangeReply<Kind>> {
+        self.answer(entries).map(|()| ChangeReply::default())
     }
 
     async fn remove(&self, _: &Object<Kind>, _: &'static str, entries: &[Entry]) -> Result<()> {
@@ -422,9 +477,9 @@ async fn entries_that_are_refused_for_one_reason_are_one_difference() {
 fn a_refused_entry_is_tried_again_once_another_one_is_removed() {
     let desired = desired(vec![pool([1, 3])]);
     let mut observed: Objects<_> = [pool([1, 2])].into_iter().collect();
-    let refusal = |target: u8| Reply {
+    let refusal = |target: u8| ChangeReply {
         refused: vec![(Entry(target, true), "full".to_owned())],
-        ..Reply::default()
+        ..ChangeReply::default()
     };
     let [remove, add] = desired.diff(&observed).steps.try_into().unwrap();
     observed.fold(&add.change, Some(&refusal(3)));
@@ -432,7 +487,7 @@ fn a_refused_entry_is_tried_again_once_another_one_is_removed() {
     let mut full = observed.clone();
     full.fold(&remove.change, Some(&refusal(2)));
     assert_eq!(desired.diff(&full).steps, []);
-    observed.fold(&remove.change, Some(&Reply::default()));
+    observed.fold(&remove.change, Some(&ChangeReply::default()));
     assert_eq!(desired.diff(&observed).steps, [add]);
 }
 

@@ -7,7 +7,7 @@ use std::{
 };
 
 use ccm_core::{
-    Error, ErrorKind, Outcome, Retry,
+    Error, ErrorKind, RequestOutcome, Retry,
     load_balancer::{
         Effects, LoadBalancers, MemberState, PartKey, PartReport, PartState, Request, ServiceType,
         ServiceView,
@@ -220,7 +220,7 @@ async fn a_service_with_a_blocked_difference_has_no_early_facts() {
 async fn a_create_without_a_reply_is_not_sent_again_at_once() {
     let mut stage = stage(Truth::default(), vec![service(0, &[80], &[])]);
     // The cloud is still at work on it, and no read shows it.
-    let lost = Error::new(ErrorKind::Timeout, "no reply").with_outcome(Outcome::Unknown);
+    let lost = Error::new(ErrorKind::Timeout, "no reply").with_outcome(RequestOutcome::Unknown);
     stage.answer("create balancer", Answer::Fail(lost));
     let report = stage.run("balancer/new:balancer_n_s0").await;
     let wait = Retry::After(Duration::from_secs(30));
@@ -239,7 +239,7 @@ async fn a_create_without_a_reply_is_not_sent_again_at_once() {
 #[tokio::test(start_paused = true)]
 async fn a_service_does_not_leave_before_its_create_without_a_reply_can_be_read() {
     let mut stage = stage(Truth::default(), vec![service(0, &[80], &[])]);
-    let lost = Error::new(ErrorKind::Timeout, "no reply").with_outcome(Outcome::Unknown);
+    let lost = Error::new(ErrorKind::Timeout, "no reply").with_outcome(RequestOutcome::Unknown);
     stage.answer("create balancer", Answer::Fail(lost));
     stage.run("balancer/new:balancer_n_s0").await;
     let mut deleted = service(0, &[80], &[]);
@@ -390,7 +390,7 @@ async fn a_step_that_fails_freezes_only_its_service() {
     // At once, after several reads, and when the create may have been carried out.
     let quota = Error::new(ErrorKind::QuotaExceeded, "no more listeners");
     let conflict = Error::new(ErrorKind::AlreadyExists, "the port is in use");
-    let unknown = Error::new(ErrorKind::Unavailable, "500").with_outcome(Outcome::Unknown);
+    let unknown = Error::new(ErrorKind::Unavailable, "500").with_outcome(RequestOutcome::Unknown);
     for (failure, tries) in [(quota, 1), (conflict, 4), (unknown, 1)] {
         let truth = Truth {
             balancers: vec![own_balancer(0)],
@@ -590,7 +590,7 @@ async fn a_service_of_another_class_is_left_unchanged() {
     let stage = stage(truth, vec![other]);
     let discovery = stage.engine.discover(&stage.request()).await.unwrap();
     assert!(discovery.services[0].joins.is_empty() && discovery.services[0].leaves.is_empty());
-    assert!(discovery.parts.is_empty() && discovery.orphans.is_empty());
+    assert!(discovery.parts().is_empty() && discovery.orphans.is_empty());
     stage.run("balancer/#10").await;
     assert_eq!(stage.cloud.memory.truth().balancers.len(), 1);
 }
@@ -604,7 +604,7 @@ async fn an_orphan_is_deleted_only_by_a_pass_that_is_permitted_to() {
     let stage = stage(truth, vec![service(1, &[80], &[])]);
     let discovery = stage.engine.discover(&stage.request()).await.unwrap();
     let orphan = &discovery.orphans[0];
-    assert!(orphan.deletable && !discovery.parts.contains(&orphan.part), "{discovery:?}");
+    assert!(orphan.deletable && !discovery.parts().contains(&orphan.part), "{discovery:?}");
     assert!(sentences(&stage.run("balancer/#10").await).is_empty());
     let plans = stage.engine.plan(&stage.request(), None).await.unwrap();
     assert!(plans.iter().all(|plan| plan.part != orphan.part));

@@ -5,7 +5,9 @@ use std::{collections::BTreeMap, pin::Pin};
 use ccm_core::{
     plan::Fact,
     testkit::laws::{
-        Broken, Case, built, cases, check, converges, laws, polite, predictable, quiet, restartable,
+        Broken, Case, built, cases, check,
+        concurrent::{self, Breakage},
+        converges, laws, polite, predictable, quiet, restartable,
     },
 };
 use proptest::{
@@ -21,6 +23,37 @@ use crate::{
 #[test]
 fn a_correct_model_obeys_all_laws() {
     laws(&Toy::default(), 150);
+}
+
+#[test]
+fn a_correct_model_keeps_the_laws_when_passes_run_at_the_same_time() {
+    concurrent::histories(&Toy::default(), 200);
+}
+
+#[test]
+fn a_history_is_the_same_in_every_run() {
+    let broken = || concurrent::play(&Toy::default(), LOST_WAKE_UP, Some(Breakage::WakeUp)).unwrap_err();
+    assert_eq!(broken(), broken());
+}
+
+/// The seed of a history in which two passes over one part meet.
+const TWO_PASSES: u64 = 2;
+/// The seed of a history in which a part waits for another one.
+const LOST_WAKE_UP: u64 = 6;
+/// The seed of a history in which a Service changes during a pass that serves it.
+const CHANGE_DURING_A_PASS: u64 = 15;
+
+#[test]
+fn histories_find_each_breakage_of_the_driver() {
+    for (breakage, seed, law) in [
+        (Breakage::Lock, TWO_PASSES, "concurrent: complete"),
+        (Breakage::WakeUp, LOST_WAKE_UP, "concurrent: complete"),
+        (Breakage::StaleSnapshot, CHANGE_DURING_A_PASS, "concurrent: current"),
+    ] {
+        concurrent::play(&Toy::default(), seed, None).unwrap();
+        let broken = concurrent::play(&Toy::default(), seed, Some(breakage)).unwrap_err();
+        assert_eq!(broken.law, law, "{breakage:?}");
+    }
 }
 
 type Verdict<'a> = Pin<Box<dyn Future<Output = Result<(), Broken>> + 'a>>;

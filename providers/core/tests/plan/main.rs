@@ -4,7 +4,12 @@
 mod conformance;
 mod credentials;
 mod engine;
+mod forwarding;
+mod forwarding_conformance;
+mod forwarding_laws;
 mod laws;
+mod operations;
+mod pool;
 mod races;
 mod stage;
 mod toy;

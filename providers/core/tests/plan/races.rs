@@ -1,13 +1,17 @@
 //! Passes of different Services at the same time, on listings and snapshots of different age.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use ccm_core::load_balancer::{LoadBalancers, PartKey, PartReport, PartState, Request};
-use tokio::sync::Notify;
+use ccm_core::{
+    load_balancer::{LoadBalancers, PartKey, PartReport, PartState, Request},
+    plan::Fact,
+};
+use tokio::{sync::Notify, time::advance};
 
 use crate::{
     stage::{Answer, WAIT, stage},
-    toy_cases::{Truth, nodes, service, world},
+    toy::{Balancer, balancer_name, tag},
+    toy_cases::{Truth, id, nodes, service, tags, world},
 };
 
 fn finished(report: &PartReport, name: &str) -> bool {
@@ -51,4 +55,41 @@ async fn the_state_of_a_service_outlives_a_pass_that_began_before_it_was_created
     assert!(matches!(firewall.state, PartState::Done));
     let firewall = stage.run("firewall").await;
     assert!(finished(&firewall, "s1"), "{firewall:?}");
+}
+
+/// Another client deletes the load balancer of a Service. A pass with an older listing reads it by its id and finds nothing, and a
+/// pass with a newer one finds nothing by its name.
+#[tokio::test(start_paused = true)]
+async fn only_one_of_two_parts_creates_the_load_balancer_that_another_client_deleted() {
+    let balancer = Balancer {
+        id: Fact::Known(10),
+        name: balancer_name(&id(0)),
+        tags: [tag(&id(0)), tags().for_create().unwrap().to_string()].into(),
+        flavor: "pine".to_owned(),
+        address: Fact::Known("192.0.2.1".to_owned()),
+        listeners: BTreeMap::new(),
+    };
+    let truth = Truth {
+        balancers: vec![balancer],
+        ..Truth::default()
+    };
+    let stage = Arc::new(stage(truth, vec![service(0, &[80], &[])]));
+    let late = Arc::new(Notify::new());
+    stage.cloud.script.lock().slow_directory = Some(Arc::clone(&late));
+    let other = Arc::clone(&stage);
+    let with_older_listing = tokio::spawn(async move { other.run("balancer/#10").await });
+    tokio::task::yield_now().await;
+
+    stage.cloud.memory.edit(|truth| truth.balancers.clear());
+    let created = stage.run("balancer/new:balancer_n_s0").await;
+    assert!(created.renamed.is_some(), "{created:?}");
+    late.notify_one();
+    let waiting = with_older_listing.await.unwrap();
+    assert!(matches!(waiting.state, PartState::Parked { .. }), "{waiting:?}");
+    assert_eq!(stage.cloud.memory.truth().balancers.len(), 1);
+    advance(Duration::from_secs(1)).await;
+    // In the next listing it has another part.
+    let next = stage.run("balancer/#10").await;
+    assert!(matches!(next.state, PartState::Done) && next.steps.is_empty(), "{next:?}");
+    assert_eq!(stage.cloud.memory.truth().balancers.len(), 1);
 }

@@ -7,14 +7,17 @@ use ccm_core::{
     load_balancer::{
         ClusterSnapshot, ClusterView, LoadBalancers, PartKey, PartReport, ReadOptions, Request, ServiceView,
     },
-    plan::{Change as _, Engine, GatheredInputs, Member, Outcome, PartCloud, PlanMetrics, ScopeCheck, Wait},
+    plan::{
+        CloudChange as _, Engine, GatheredInputs, Member, PartCloud, PlanMetrics, ScopeCheck, SendOptions,
+        SendOutcome, Wait,
+    },
     testkit::laws::{CloudBehavior, MemoryCloud},
 };
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::{
-    toy::{Directory, Key, Observed, Reply, Toy, ToyChange},
+    toy::{Directory, Key, Observed, Toy, ToyChange, ToyReply},
     toy_cases::{Truth, nodes, world},
 };
 
@@ -59,11 +62,11 @@ impl Scripted {
         key: &Key,
         change: &ToyChange,
         seen: &Observed,
-        priority: Priority,
-    ) -> Result<Reply> {
-        match self.memory.send(key, change, seen, priority).await? {
-            Outcome::Done(reply) => Ok(reply),
-            Outcome::Accepted { .. } => unreachable!("its behavior has no polls"),
+        options: &SendOptions,
+    ) -> Result<ToyReply> {
+        match self.memory.send(key, change, seen, options).await? {
+            SendOutcome::Done(reply) => Ok(reply),
+            SendOutcome::Accepted { .. } => unreachable!("its behavior has no polls"),
         }
     }
 }
@@ -112,8 +115,8 @@ impl PartCloud<Toy> for Scripted {
         key: &Key,
         change: &ToyChange,
         seen: &Observed,
-        priority: Priority,
-    ) -> Result<Outcome<Reply, ()>> {
+        options: &SendOptions,
+    ) -> Result<SendOutcome<ToyReply, ()>> {
         let answer = {
             let sends = &mut self.script.lock().sends;
             let at = sends.iter().position(|(begin, _)| change.describe().sentence.starts_with(begin));
@@ -124,15 +127,15 @@ impl PartCloud<Toy> for Scripted {
             Some(Answer::Stale) => Err(conflict(Retry::Never)),
             Some(Answer::Fail(error)) => Err(error),
             Some(Answer::Hang) => {
-                self.memory.send(key, change, seen, priority).await?;
+                self.memory.send(key, change, seen, options).await?;
                 std::future::pending().await
             }
-            Some(Answer::Wait(wait)) => Ok(Outcome::Accepted {
-                reply: self.done(key, change, seen, priority).await?,
+            Some(Answer::Wait(wait)) => Ok(SendOutcome::Accepted {
+                reply: self.done(key, change, seen, options).await?,
                 ticket: (),
                 wait,
             }),
-            None => self.done(key, change, seen, priority).await.map(Outcome::Done),
+            None => self.done(key, change, seen, options).await.map(SendOutcome::Done),
         }
     }
 

@@ -12,8 +12,8 @@ use std::{
 use ccm_core::{
     Error, ErrorKind,
     load_balancer::{
-        Blocked, Claim, ClusterSnapshot, ClusterView, Effects, Ingress, Ownership, OwnershipTag, ServiceId,
-        ServiceView,
+        Blocked, Claim, ClusterSnapshot, ClusterView, Effects, FormerLoadBalancer, Ingress, Ownership,
+        OwnershipTag, ServiceId, ServiceView,
     },
     plan::{CheckResult, Fact, Member, Membership, Orphan, PartModel, PartOutput, Parts, Plan, part_keys},
 };
@@ -105,7 +105,7 @@ pub enum Desired {
 }
 
 #[derive(Clone, Debug)]
-pub struct Reply {
+pub struct ToyReply {
     pub id: u64,
     pub address: String,
 }
@@ -167,7 +167,7 @@ impl PartModel for Toy {
     type Desired = Desired;
     type Observed = Observed;
     type Change = ToyChange;
-    type Reply = Reply;
+    type Reply = ToyReply;
 
     fn provider(&self) -> &'static str {
         "toy"
@@ -202,6 +202,21 @@ impl PartModel for Toy {
             named: vec![balancer, Key::Firewall],
             tagged: tagged.map(|(id, ..)| Key::Id(*id)).chain(firewall).collect(),
         }
+    }
+
+    fn former(
+        &self,
+        service: &ServiceView,
+        cluster: &ClusterView,
+        directory: &Directory,
+    ) -> FormerLoadBalancer {
+        let tag = tag(&service.id);
+        let mut balancers = directory.balancers.iter();
+        let Some((_, name, tags)) = balancers.find(|(.., tags)| tags.contains(&tag)) else {
+            return FormerLoadBalancer::Missing;
+        };
+        let ownership = cluster.ownership_tag.ownership(tags.iter().map(String::as_str));
+        FormerLoadBalancer::new(format!("balancer {name}"), &ownership, false)
     }
 
     fn orphans(&self, world: &ClusterSnapshot, directory: &Directory) -> Vec<Orphan<Key>> {
@@ -342,7 +357,7 @@ impl PartModel for Toy {
         }
     }
 
-    fn fold(&self, _: &Key, change: &ToyChange, reply: Option<&Reply>, observed: &mut Observed) {
+    fn fold(&self, _: &Key, change: &ToyChange, reply: Option<&ToyReply>, observed: &mut Observed) {
         crate::toy_plan::fold(self, change, reply, observed);
     }
 

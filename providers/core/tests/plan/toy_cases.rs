@@ -17,8 +17,8 @@ use ccm_core::{
 };
 
 use crate::toy::{
-    ALGORITHM, BALANCER, Balancer, Directory, FLAVOR, FOREIGN, Firewall, Flaw, Key, Listener, Observed,
-    Reply, Toy, ToyChange, balancer_name, ownership, tag,
+    ALGORITHM, BALANCER, Balancer, Directory, FLAVOR, FOREIGN, Firewall, Flaw, Key, Listener, Observed, Toy,
+    ToyChange, ToyReply, balancer_name, ownership, tag,
 };
 
 #[derive(Clone, Debug, Default)]
@@ -193,11 +193,11 @@ impl Lawful for Toy {
 
     fn inputs(&self, _: &Truth, _: &Key, _: &[Member<Self>], _: &ClusterView) {}
 
-    fn reply(&self, change: &ToyChange, _: &Observed, ids: &Ids) -> Reply {
+    fn reply(&self, change: &ToyChange, _: &Observed, ids: &Ids) -> ToyReply {
         let is_of =
             |index: &usize| ids.id("", &change.balancer) == format!("-{}", balancer_name(&id(*index)));
         let by_name = (0..SERVICES).find(is_of).map(|index| 10 + index as u64);
-        Reply {
+        ToyReply {
             id: by_name.unwrap_or(100 + ids.number()),
             address: ids.address(),
         }
@@ -305,12 +305,10 @@ pub fn nodes<'a>(names: impl IntoIterator<Item = (&'a str, bool)>) -> NodeSet {
 }
 
 pub fn world(services: Vec<ServiceView>, nodes: NodeSet) -> ClusterSnapshot {
-    ClusterSnapshot {
-        services: services.into_iter().map(Arc::new).collect(),
-        cluster: ClusterView {
-            name: "toys".into(),
-            ownership_tag: tags(),
-            nodes,
-        },
-    }
+    let cluster = ClusterView {
+        name: "toys".into(),
+        ownership_tag: tags(),
+        nodes,
+    };
+    ClusterSnapshot::new(services.into_iter().map(Arc::new).collect(), cluster)
 }

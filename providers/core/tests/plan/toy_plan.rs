@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ccm_core::{
-    load_balancer::{Ownership, ServiceId},
+    load_balancer::{Ownership, ServiceId, StepObjects},
     plan::{Fact, Plan},
 };
 
 use crate::toy::{
-    Action, Balancer, Desired, DesiredListener, Firewall, Flaw, Listener, Observed, Reply, Toy, ToyChange,
+    Action, Balancer, Desired, DesiredListener, Firewall, Flaw, Listener, Observed, Toy, ToyChange, ToyReply,
     ToyStep, blocked, ownership, step,
 };
 
@@ -165,26 +165,30 @@ pub fn firewall(
     leaving: &BTreeSet<String>,
     have: &Firewall,
 ) -> Plan<ToyChange> {
-    let step = |action, service: Option<&ServiceId>| step("firewall", action, service);
+    let step = |node: &str, tag: &str, action, service: Option<&ServiceId>| {
+        // Rules are independent of each other.
+        step("firewall", action, service).with_objects(StepObjects::changing([format!("rule {node} {tag}")]))
+    };
     let mut plan = Plan::default();
     // Without nodes the rules stay.
     let keeps = |tag: &String| frozen.contains(tag) || (services.contains_key(tag) && rules.is_empty());
     for ((node, tag), address) in have {
         let theirs = services.contains_key(tag) || leaving.contains(tag);
         if theirs && !keeps(tag) && rules.get(&(node.clone(), tag.clone())) != Some(address) {
-            plan.steps.push(step(Action::DeleteRule(node.clone(), tag.clone()), services.get(tag)));
+            let rule = Action::DeleteRule(node.clone(), tag.clone());
+            plan.steps.push(step(node, tag, rule, services.get(tag)));
         }
     }
     for ((node, tag), address) in rules {
         if have.get(&(node.clone(), tag.clone())) != Some(address) {
             let rule = Action::CreateRule(node.clone(), tag.clone(), address.clone());
-            plan.steps.push(step(rule, services.get(tag)));
+            plan.steps.push(step(node, tag, rule, services.get(tag)));
         }
     }
     plan
 }
 
-pub fn fold(toy: &Toy, change: &ToyChange, reply: Option<&Reply>, observed: &mut Observed) {
+pub fn fold(toy: &Toy, change: &ToyChange, reply: Option<&ToyReply>, observed: &mut Observed) {
     match observed {
         Observed::Firewall(rules) => match &change.action {
             Action::CreateRule(node, tag, address) => {
@@ -199,7 +203,7 @@ pub fn fold(toy: &Toy, change: &ToyChange, reply: Option<&Reply>, observed: &mut
     }
 }
 
-fn fold_balancer(toy: &Toy, change: &ToyChange, reply: Option<&Reply>, balancers: &mut Vec<Balancer>) {
+fn fold_balancer(toy: &Toy, change: &ToyChange, reply: Option<&ToyReply>, balancers: &mut Vec<Balancer>) {
     if let Action::CreateBalancer(new) = &change.action {
         let mut new = new.clone();
         if let Some(reply) = reply {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use ccm_core::{
     load_balancer::{Effect, ServiceId, StepDescription},
-    plan::{Change, Fact, Step},
+    plan::{CloudChange, Fact, Step},
 };
 
 use crate::toy::{Balancer, Listener};
@@ -35,7 +35,7 @@ pub fn step(balancer: &str, action: Action, service: Option<&ServiceId>) -> ToyS
     Step::new(ToyChange { balancer, action }).for_service(service)
 }
 
-impl Change for ToyChange {
+impl CloudChange for ToyChange {
     fn describe(&self) -> StepDescription {
         let balancer = &self.balancer;
         let (label, effect, sentence) = match &self.action {

@@ -1,6 +1,9 @@
 #![allow(clippy::unwrap_used)]
 
-use ccm_core::testkit::cluster::{annotate, service};
+use ccm_core::{
+    controllers::metrics_text,
+    testkit::cluster::{annotate, service},
+};
 use ccm_sim::{
     Action, Fault,
     digitalocean::{Config, DigitalOcean},
@@ -35,12 +38,12 @@ fn inbound(services: &[ServiceView]) -> Vec<String> {
 
 /// The inbound rules as `tcp 80 0.0.0.0/0 ::/0`.
 fn show(firewall: &Value) -> Vec<String> {
-    let text = |(protocol, ports, peers): Rule| {
+    let mut shown = Vec::new();
+    for ((protocol, ports), peers) in rules(firewall, "inbound_rules") {
         let peers: Vec<_> = peers.into_iter().collect();
-        format!("{protocol} {ports} {}", peers.join(" "))
-    };
-    let rules = rules(firewall, "inbound_rules").into_iter();
-    rules.map(text).collect()
+        shown.push(format!("{protocol} {ports} {}", peers.join(" ")));
+    }
+    shown
 }
 
 fn node_port(name: &str) -> ServiceView {
@@ -140,8 +143,13 @@ fn equivalent_rules_are_equal() {
     }
 }
 
-async fn start() -> (DigitalOcean, Controller) {
+async fn start() -> (DigitalOcean, FirewallController) {
     let sim = DigitalOcean::start(Config::default()).await.unwrap();
+    let controller = controller(&sim, &ControllerMetrics::default()).await;
+    (sim, controller)
+}
+
+async fn controller(sim: &DigitalOcean, metrics: &ControllerMetrics) -> FirewallController {
     let token = Config::default().token;
     let context = desired::tests::context(&[
         ("DO_OVERRIDE_URL", sim.url()),
@@ -152,8 +160,7 @@ async fn start() -> (DigitalOcean, Controller) {
     ]);
     let cloud = Arc::new(crate::connect(context).await.unwrap());
     let api = cloud.nodes.api.clone();
-    let controller = Controller::new(cloud, api, &ControllerMetrics::default());
-    (sim, controller)
+    FirewallController::new(cloud, api, metrics)
 }
 
 /// The operations since the calls were cleared.
@@ -164,7 +171,7 @@ fn ops(sim: &DigitalOcean) -> Vec<&'static str> {
 #[tokio::test(start_paused = true)]
 async fn a_change_of_services_ends_the_wait_after_failures() {
     let (sender, mut changes) = tokio::sync::mpsc::unbounded_channel();
-    let failed = |now: Instant| Schedule {
+    let failed = |now: Instant| FirewallSchedule {
         at: now + RESYNC,
         earliest: now + BACKOFF.first,
     };
@@ -244,6 +251,19 @@ async fn load_balancers_are_listed_once_and_again_after_a_refusal() {
 }
 
 #[tokio::test]
+async fn load_balancers_are_read_by_their_ids_while_listings_fail() {
+    let (sim, mut controller) = start().await;
+    let id = create_balancer(&sim, "auidweb");
+    sim.add_fault(Fault::on("loadBalancers_list", Action::status(504)));
+    let web = annotated(service("web", &[80]), annotations::ID, &id);
+    let web = annotated(web, annotations::TYPE, "REGIONAL");
+    controller.step(&[&web], true).await;
+    let rules = [format!("tcp 10256 {id}"), "tcp 80 0.0.0.0/0 ::/0".to_owned()];
+    assert_eq!(show(&sim.documents("firewalls")[0]), rules);
+    assert_eq!(controller.failures, 0);
+}
+
+#[tokio::test]
 async fn a_change_of_services_is_not_background_work() {
     use ccm_core::client::{Operation as _, rest::RestApi as _};
     let (sim, mut controller) = start().await;
@@ -287,7 +307,7 @@ async fn the_firewall_is_created_changed_and_repaired() {
         sim.clear_calls();
         let services: Vec<_> = services.iter().collect();
         let resync = is_resync.then_some(Priority::Background);
-        controller.reconcile(&services, resync).await.unwrap();
+        controller.sync_and_reconcile(&services, resync).await.unwrap();
         assert_eq!(ops(&sim), expected, "{step}");
         let firewalls = sim.documents("firewalls");
         let observed: Firewall = serde_json::from_value(firewalls[0].clone()).unwrap();
@@ -305,7 +325,90 @@ async fn the_firewall_is_created_changed_and_repaired() {
         }
         let services: Vec<_> = two.iter().collect();
         let resync = Some(Priority::Background);
-        controller.reconcile(&services, resync).await.unwrap_err();
+        controller.sync_and_reconcile(&services, resync).await.unwrap_err();
         sim.remove_fault(fault);
+    }
+}
+
+/// Names, labels and values of all metrics of the firewall, without durations.
+fn counted(metrics: &ControllerMetrics) -> Vec<String> {
+    let text = metrics.read(metrics_text::render).unwrap();
+    let counters = text.lines().filter(|line| line.starts_with("firewall_") && line.contains("_total{"));
+    let counters = counters.map(|line| line.replace("firewall_", "").replace("_total", ""));
+    let mut counters: Vec<_> = counters.collect();
+    counters.sort();
+    counters
+}
+
+/// The values are those of `firewall_controller.go`: `succeeded` and `failed`, the status of the answer, `updated`, `reconciled`,
+/// `skipped`.
+#[tokio::test]
+async fn labels_have_the_values_of_the_go_cloud_controller() {
+    let sim = DigitalOcean::start(Config::default()).await.unwrap();
+    let metrics = ControllerMetrics::default();
+    let mut controller = controller(&sim, &metrics).await;
+    let (one, two) = (vec![node_port("a")], vec![service("web", &[80])]);
+    let step = async |controller: &mut FirewallController, services: &[ServiceView], resync: bool| {
+        let services: Vec<_> = services.iter().collect();
+        let resync = resync.then_some(Priority::User);
+        let before = counted(&metrics);
+        let _failed = controller.sync_and_reconcile(&services, resync).await;
+        let after = counted(&metrics).into_iter();
+        let changed = after.filter(|line| !before.contains(line));
+        changed.map(|line| line.rsplit_once(' ').unwrap().0.to_owned()).collect::<Vec<_>>()
+    };
+    let call = |operation: &str, result: &str, code: &str| {
+        format!(
+            "api_operations{{operation=\"{operation}\",result=\"{result}\",http_response_code=\"{code}\"}}"
+        )
+    };
+    let reconcile =
+        |result: &str, kind: &str| format!("reconciles{{result=\"{result}\",error_type=\"{kind}\"}}");
+    let sync = |result: &str| format!("resource_syncs{{result=\"{result}\"}}");
+    assert_eq!(
+        step(&mut controller, &one, true).await,
+        [
+            call("create", "succeeded", "202"),
+            call("get_by_list", "succeeded", "200"),
+            reconcile("reconciled", ""),
+            sync("updated")
+        ]
+    );
+    assert_eq!(step(&mut controller, &one, false).await, [reconcile("skipped", "")]);
+    assert_eq!(
+        step(&mut controller, &two, false).await,
+        [
+            call("get_by_id", "succeeded", "200"),
+            call("update", "succeeded", "200"),
+            reconcile("reconciled", "")
+        ]
+    );
+    // A proxy refuses the write.
+    sim.add_fault(Fault::on("firewalls_update", Action::status(418)).once());
+    let refused = step(&mut controller, &one, false).await;
+    let expected = [call("update", "failed", "418"), reconcile("failed", "generic")];
+    assert!(expected.iter().all(|line| refused.contains(line)), "{refused:?}");
+    // Someone deleted it.
+    let id = sim.documents("firewalls")[0]["id"].as_str().unwrap().to_owned();
+    sim.remove("firewalls", &id).unwrap();
+    let created = step(&mut controller, &one, true).await;
+    assert!(created.contains(&call("get_by_id", "failed", "404")), "{created:?}");
+    assert_eq!(sim.documents("firewalls").len(), 1);
+    // No answer.
+    let before = counted(&metrics);
+    let late = || Error::new(ErrorKind::Timeout, "no answer in time");
+    let unanswered = controller.metrics.call("update", async { Err::<(), _>(late()) });
+    unanswered.await.unwrap_err();
+    controller.metrics.synced(Instant::now(), Some(&late()));
+    controller.metrics.reconciled(Instant::now(), &Err(late()));
+    let expected = [
+        call("update", "failed", ""),
+        reconcile("failed", "timeout"),
+        sync("canceled"),
+    ];
+    let after = counted(&metrics);
+    let new: Vec<_> = after.iter().filter(|line| !before.contains(line)).collect();
+    for line in expected {
+        assert!(new.iter().any(|new| new.contains(&line)), "{line} is not in {new:?}");
     }
 }

@@ -15,7 +15,7 @@ annotations! {
     /// ID of the load balancer. Set by the controller. If you set it, that load balancer is adopted, also from another cluster.
     ID = "kubernetes.digitalocean.com/load-balancer-id", "UUID";
     /// The load balancer is left unchanged, and it is not deleted with the Service. It is then an orphan, which
-    /// `--delete-orphaned-load-balancers` deletes unless another cluster took it over.
+    /// `--delete-orphaned-load-balancers` deletes unless it has the droplets of another cluster.
     DISOWN = "service.kubernetes.io/do-loadbalancer-disown", "bool, default false";
     /// Whether the managed firewall opens the ports of the Service.
     FIREWALL_MANAGED = "kubernetes.digitalocean.com/firewall-managed", "bool, default true";
@@ -49,10 +49,10 @@ annotations! {
     HOSTNAME = "service.beta.kubernetes.io/do-loadbalancer-hostname", "DNS name";
     /// Has no effect: the API ignores it.
     ALGORITHM = "service.beta.kubernetes.io/do-loadbalancer-algorithm", "`round_robin` or `least_connections`, default `round_robin`";
-    /// Size of the load balancer by its former names: 1, 3 and 6 nodes.
+    /// Size of the load balancer by its former names: 1, 3 and 6 nodes. Sent by its name.
     SIZE_SLUG = "service.beta.kubernetes.io/do-loadbalancer-size-slug", "`lb-small`, `lb-medium` or `lb-large`";
     /// Number of nodes of the load balancer, up to the limit of the account. The API accepts one change an hour.
-    SIZE_UNIT = "service.beta.kubernetes.io/do-loadbalancer-size-unit", "number, default 1";
+    SIZE_UNIT = "service.beta.kubernetes.io/do-loadbalancer-size-unit", "number; without it, the size stays, and a new load balancer has 1";
     /// Sticky sessions (`REGIONAL`).
     STICKY_TYPE = "service.beta.kubernetes.io/do-loadbalancer-sticky-sessions-type", "`none` or `cookies`, default `none`";
     /// Name of the cookie. Required with `cookies`.
@@ -66,7 +66,7 @@ annotations! {
     /// Connections to nodes are kept open (`REGIONAL`).
     KEEPALIVE = "service.beta.kubernetes.io/do-loadbalancer-enable-backend-keepalive", "bool, default false";
     /// How long an HTTP connection may be idle (`REGIONAL`).
-    IDLE_TIMEOUT = "service.beta.kubernetes.io/do-loadbalancer-http-idle-timeout-seconds", "30 to 600, default 60";
+    IDLE_TIMEOUT = "service.beta.kubernetes.io/do-loadbalancer-http-idle-timeout-seconds", "30 to 600; without it, the timeout stays, and a new load balancer has 60";
     /// Clients that are refused.
     DENY_RULES = "service.beta.kubernetes.io/do-loadbalancer-deny-rules", "`ip:<address>` and `cidr:<network>`, separated by commas";
     /// Clients that are allowed. `spec.loadBalancerSourceRanges` replaces it.

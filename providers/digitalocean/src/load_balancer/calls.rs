@@ -11,29 +11,36 @@ use std::{
 
 use ccm_core::{
     Error, ErrorKind, Freshness, InstanceState, NodeView, Priority, Result, Retry, async_trait,
-    client::{Cache, CacheConfig, ClientMetrics, IndexedCache, Listing},
+    client::{Cache, CacheConfig, ClientMetrics, IndexedCache, Listing, provider_metrics},
     instances::existence,
-    load_balancer::{ClusterView, Effect, ReadOptions, ServiceId},
+    load_balancer::{ClusterView, Effect, ReadOptions, ServiceId, ServiceView},
     plan::{
-        CredentialsCheck, GatheredInputs, Member, Outcome, PartCloud, PollIntervals, PollTiming, ScopeCheck,
-        Wait,
+        CredentialsCheck, GatheredInputs, Member, PartCloud, PollIntervals, PollTiming, ScopeCheck,
+        SendOptions, SendOutcome, Wait,
     },
 };
 use parking_lot::Mutex;
+use prometheus_client::metrics::gauge::Gauge;
 use serde_json::Value;
 use tokio::time::Instant;
+use tracing::{debug, info, warn};
 
 use super::{
     annotations,
-    desired::{self, CertificateRef},
-    document::{Balancer, RULES, certificate, is_active, is_new},
-    model::{Change, Inputs, Key, Model, Observed, PartMember, Reply},
+    desired::{self, CertificateRef, Reading},
+    document::{Balancer, certificate, dropped, field, has_tags, is_active, is_new, tags, written},
+    model::{
+        BalancerChange, BalancerDirectory, BalancerInputs, BalancerKey, BalancerReply, Model,
+        ObservedBalancer, PartMember, TagChange,
+    },
+    ownership::{ClusterIdentity, droplets_of},
 };
 use crate::{
     NAME, Nodes,
     client::{Certificate, Op},
     config::{LbType, Settings, is_uuid},
     instances::droplet_id,
+    tags as tags_api,
 };
 
 /// Time limit for a load balancer to become active.
@@ -50,6 +57,11 @@ const DOCUMENT_AGE: Duration = Duration::from_secs(5);
 const MISSING_AGE: Duration = Duration::from_secs(300);
 /// Maximum age of droplets by name: a pass over all load balancers may take a minute.
 const NAMES_AGE: Duration = Duration::from_secs(60);
+/// The shortest and the longest pause after a listing that failed.
+const SHORTEST_PAUSE: Duration = Duration::from_secs(5);
+const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+/// A change that the API did not apply is sent again after this, in case it does by then.
+const DROPPED_AGE: Duration = Duration::from_secs(24 * 3600);
 /// Maximum number of cached certificates.
 const CERTIFICATES: usize = 1000;
 
@@ -63,11 +75,89 @@ pub(crate) struct Calls {
     /// The droplets of nodes without a provider ID, by the list of their names.
     names: Cache<Vec<String>, BTreeMap<String, u64>>,
     credentials: CredentialsCheck,
-    polls: Mutex<PollIntervals<Key>>,
+    polls: Mutex<PollIntervals<BalancerKey>>,
     /// Droplets of nodes that do not exist, and when that was read.
     missing: Mutex<BTreeMap<u64, Instant>>,
     /// Services whose certificate was renewed under another id.
     renewed: Mutex<BTreeSet<ServiceId>>,
+    /// The last directory. It is replaced only if its contents are.
+    directory: Mutex<Option<Arc<BalancerDirectory>>>,
+    /// The last listing that failed.
+    failed_listing: Arc<Mutex<Option<FailedListing>>>,
+    /// What distinguishes this cluster's load balancers, as of the last pass.
+    identity: Mutex<Arc<ClusterIdentity>>,
+    /// The changes of load balancers that the API accepted and did not apply, by ID.
+    dropped: Mutex<BTreeMap<String, DroppedChanges>>,
+    /// The tags that this process has written, by the IDs of load balancers.
+    written_tags: Mutex<BTreeMap<String, BTreeSet<String>>>,
+    tag_metrics: TagMetrics,
+}
+
+/// Changes of a load balancer that the API accepted and did not apply.
+#[derive(Clone, Debug)]
+struct DroppedChanges {
+    sent: Instant,
+    changes: BTreeSet<String>,
+}
+
+/// The certificate of a Service.
+struct ResolvedCertificate {
+    id: String,
+    /// It is the successor of a renewed Let's Encrypt certificate, which the Service names.
+    is_renewed: bool,
+}
+
+/// A listing that failed. Until the pause is over, load balancers are read by their IDs.
+#[derive(Clone, Debug)]
+struct FailedListing {
+    error: Error,
+    pause_ends: Instant,
+    /// A load balancer could not be read alone either: the API fails, and more requests do not help.
+    singles_fail: bool,
+}
+
+impl FailedListing {
+    fn new(error: Error, began: Instant) -> Self {
+        Self {
+            error,
+            pause_ends: Self::end_of_pause(began),
+            singles_fail: false,
+        }
+    }
+
+    /// The end of the pause after a read that began then and failed now. The pause is longer than the read took, so that
+    /// passes do not always wait for a read.
+    fn end_of_pause(began: Instant) -> Instant {
+        let took = began.elapsed();
+        Instant::now() + took.saturating_mul(4).clamp(SHORTEST_PAUSE, LONGEST_PAUSE)
+    }
+}
+
+/// Whether listings fail while the API works, so that single load balancers may be readable.
+fn is_only_listing(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout)
+}
+
+provider_metrics! {
+    /// Whether the API returns tags.
+    struct TagMetrics {
+        without_tags: Gauge, "ccm_digitalocean_load_balancers_without_tags" =>
+            "Load balancers of the account that the API returned without the field `tags`";
+    }
+}
+
+impl TagMetrics {
+    /// Counts the load balancers of a listing.
+    fn count(&self, all: &[Balancer]) {
+        let without = all.iter().filter(|balancer| !has_tags(balancer)).count();
+        let before = self.without_tags.set(i64::try_from(without).unwrap_or(i64::MAX));
+        if before == 0 && without > 0 {
+            info!(
+                load_balancers = without,
+                "The API omits the tags of load balancers; orphaned load balancers cannot be found"
+            );
+        }
+    }
 }
 
 impl Calls {
@@ -88,19 +178,151 @@ impl Calls {
             })),
             missing: Mutex::default(),
             renewed: Mutex::default(),
+            directory: Mutex::default(),
+            failed_listing: Arc::default(),
+            identity: Mutex::default(),
+            dropped: Mutex::default(),
+            written_tags: Mutex::default(),
+            tag_metrics: TagMetrics::publish(NAME, metrics),
         }
     }
 
     /// All load balancers of the account. `key`: the ID or name of the requested one.
-    async fn listing(&self, key: Option<&str>, read: ReadOptions) -> Result<Arc<Listing<Balancer>>> {
-        let api = self.nodes.api.clone();
-        let load = || async move { api.list(Op::LoadBalancerList, &[], read.priority).await };
-        self.balancers.get(key, read.freshness, read.priority, load).await
+    pub(crate) async fn listing(
+        &self,
+        key: Option<&str>,
+        read: ReadOptions,
+    ) -> Result<Arc<Listing<Balancer>>> {
+        let (api, tag_metrics) = (self.nodes.api.clone(), self.tag_metrics.clone());
+        let failed = Arc::clone(&self.failed_listing);
+        self.balancers
+            .get(key, read.freshness, read.priority, || async move {
+                let last = failed.lock().clone();
+                if let Some(last) = last
+                    && Instant::now() < last.pause_ends
+                {
+                    return Err(last.error);
+                }
+                let began = Instant::now();
+                let listed: Result<Vec<Balancer>> = api.list(Op::LoadBalancerList, &[], read.priority).await;
+                *failed.lock() = match &listed {
+                    Err(error) if is_only_listing(error) => Some(FailedListing::new(error.clone(), began)),
+                    _ => None,
+                };
+                let all = listed?;
+                tag_metrics.count(&all);
+                Ok(all)
+            })
+            .await
     }
 
-    /// Invalidates the listing after another controller tagged a load balancer.
-    pub(crate) fn tagged(&self, id: &str) {
+    /// The number of load balancers in the last listing that have no field `tags`.
+    #[cfg(test)]
+    pub(crate) fn without_tags(&self) -> i64 {
+        self.tag_metrics.without_tags.get()
+    }
+
+    /// Whether this process has written the tag to the load balancer.
+    pub(crate) fn has_written_tag(&self, id: &str, tag: &str) -> bool {
+        let written = self.written_tags.lock();
+        written.get(id).is_some_and(|tags| tags.contains(tag))
+    }
+
+    /// Records that tags of a load balancer were written, so that they are not written again.
+    fn tags_written(&self, id: &str, tags: impl IntoIterator<Item = String>) {
+        let mut written = self.written_tags.lock();
+        written.entry(id.to_owned()).or_default().extend(tags);
+    }
+
+    /// Records that another controller tagged a load balancer.
+    pub(crate) fn tagged(&self, id: &str, tag: &str) {
+        self.tags_written(id, [tag.to_owned()]);
         self.balancers.invalidate(id);
+    }
+
+    /// Changes the tags of a load balancer. A failure changes nothing else: the tags only help to find orphans.
+    async fn change_tags(&self, balancer: &Balancer, change: &TagChange, priority: Priority) -> Balancer {
+        let (api, id) = (&self.nodes.api, balancer.id());
+        for tag in &change.added {
+            let result = tags_api::assign(api, tag, &[id.to_owned()], priority).await;
+            self.tag_changed(id, tag, result);
+        }
+        for tag in &change.removed {
+            let result = tags_api::unassign(api, tag, id, priority).await;
+            self.tag_changed(id, tag, result);
+        }
+        let changed = change.applied(balancer);
+        self.balancers.insert(changed.clone());
+        changed
+    }
+
+    /// Records the result of a change of a tag.
+    fn tag_changed(&self, id: &str, tag: &str, result: Result<()>) {
+        match result {
+            Ok(()) => {}
+            // It is tried with the next change of the load balancer.
+            Err(error) if error.retry() != Retry::Never => {
+                debug!(id, tag, error = error.report(), "Could not change a tag, will retry");
+                return;
+            }
+            Err(error) => {
+                warn!(id, tag, error = error.report(), "Could not change a tag of a load balancer");
+            }
+        }
+        self.tags_written(id, [tag.to_owned()]);
+    }
+
+    /// The load balancer with this ID: as listed, or read alone while listings fail.
+    pub(crate) async fn existing(&self, id: &str, read: ReadOptions) -> Result<Option<Arc<Balancer>>> {
+        match self.listing(None, read).await {
+            Ok(listing) => Ok(listing.by_id(id).cloned()),
+            Err(error) if is_only_listing(&error) => {
+                let found = self.read_alone(id, &error, read.priority).await?;
+                Ok(found.map(Arc::new))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Reads one load balancer while listings fail with this error.
+    async fn read_alone(&self, id: &str, listing: &Error, priority: Priority) -> Result<Option<Balancer>> {
+        if let Some(failed) = &*self.failed_listing.lock()
+            && failed.singles_fail
+            && Instant::now() < failed.pause_ends
+        {
+            return Err(listing.clone());
+        }
+        let began = Instant::now();
+        let read = self.read(id, priority).await;
+        if let Err(error) = &read
+            && is_only_listing(error)
+            && let Some(failed) = &mut *self.failed_listing.lock()
+        {
+            failed.singles_fail = true;
+            failed.pause_ends = FailedListing::end_of_pause(began);
+        }
+        read
+    }
+
+    /// The directory with this listing, or with the last one if it could not be read.
+    fn directory_of(
+        &self,
+        listing: Option<Arc<Listing<Balancer>>>,
+        is_current: bool,
+    ) -> Arc<BalancerDirectory> {
+        let mut last = self.directory.lock();
+        let listing = listing
+            .or_else(|| Some(Arc::clone(&last.as_ref()?.listing)))
+            .unwrap_or_else(|| Arc::new(std::iter::empty().collect()));
+        if let Some(last) = &*last
+            && last.is_current == is_current
+            && Arc::ptr_eq(&last.listing, &listing)
+        {
+            return Arc::clone(last);
+        }
+        let now = Arc::new(BalancerDirectory { listing, is_current });
+        *last = Some(Arc::clone(&now));
+        now
     }
 
     /// Reads one load balancer.
@@ -122,19 +344,20 @@ impl Calls {
     ) -> Result<Option<Certificate>> {
         for freshness in [freshness, Freshness::now()] {
             let (api, certificate) = (self.nodes.api.clone(), named.clone());
-            let load = || async move {
-                match certificate {
-                    CertificateRef::Id(id) => api.find(Op::CertificateGet, &id, priority).await,
-                    CertificateRef::Name(name) => {
-                        let filter = [("name", name.as_str())];
-                        let found = api.list(Op::CertificateList, &filter, priority).await?;
-                        let is_it = |found: &Certificate| found.name == name;
-                        Ok(found.into_iter().find(is_it))
+            let found = self
+                .certificates
+                .get(named.clone(), freshness, priority, || async move {
+                    match certificate {
+                        CertificateRef::Id(id) => api.find(Op::CertificateGet, &id, priority).await,
+                        CertificateRef::Name(name) => {
+                            let filter = [("name", name.as_str())];
+                            let all: Vec<Certificate> =
+                                api.list(Op::CertificateList, &filter, priority).await?;
+                            Ok(all.into_iter().find(|found| found.name == name))
+                        }
                     }
-                }
-            };
-            let found = self.certificates.get(named.clone(), freshness, priority, load);
-            let found = found.await?;
+                })
+                .await?;
             if found.is_some() {
                 return Ok((*found).clone());
             }
@@ -142,18 +365,20 @@ impl Calls {
         Ok(None)
     }
 
-    /// The ID of a Service's certificate, and whether it is the successor of a renewed Let's Encrypt certificate. `current`:
-    /// the certificate of the load balancer.
+    /// The certificate that a Service names. `current`: the certificate of the load balancer.
     async fn resolve(
         &self,
         named: &CertificateRef,
         current: Option<&str>,
         read: ReadOptions,
-    ) -> Result<(String, bool)> {
+    ) -> Result<ResolvedCertificate> {
         if let CertificateRef::Id(id) = named
             && current.is_none_or(|current| current == id)
         {
-            return Ok((id.clone(), false));
+            return Ok(ResolvedCertificate {
+                id: id.clone(),
+                is_renewed: false,
+            });
         }
         let age = match read.freshness {
             Freshness::AtMost(age) => age.min(CERTIFICATE_AGE),
@@ -163,64 +388,141 @@ impl Calls {
         let (cached, priority) = (Freshness::AtMost(age), read.priority);
         let mut annotated = self.certificate(named, cached, priority).await?;
         // The cached certificate may be the one before a renewal.
-        let differs = |found: &Certificate| current.is_some_and(|current| current != found.id);
-        if matches!(named, CertificateRef::Name(_)) && annotated.as_ref().is_some_and(differs) {
+        if let (CertificateRef::Name(_), Some(found), Some(current)) = (named, &annotated, current)
+            && found.id != current
+        {
             annotated = self.certificate(named, Freshness::now(), priority).await?;
         }
         // A name refers to the present certificate. An ID may be that of a certificate that was renewed.
         if let (CertificateRef::Id(_), Some(current)) = (named, current) {
             let current = CertificateRef::Id(current.to_owned());
-            let current = self.certificate(&current, cached, priority).await?;
-            let is_successor = |current: &Certificate| {
-                let same_name = annotated.as_ref().is_none_or(|found| found.name == current.name);
-                current.kind == "lets_encrypt" && same_name
-            };
-            if let Some(current) = current.filter(is_successor) {
-                return Ok((current.id, true));
+            if let Some(current) = self.certificate(&current, cached, priority).await?
+                && current.kind == "lets_encrypt"
+                && annotated.as_ref().is_none_or(|found| found.name == current.name)
+            {
+                return Ok(ResolvedCertificate {
+                    id: current.id,
+                    is_renewed: true,
+                });
             }
+        }
+        if let Some(found) = annotated {
+            return Ok(ResolvedCertificate {
+                id: found.id,
+                is_renewed: false,
+            });
         }
         let text = match named {
             CertificateRef::Id(id) => format!("certificate with the ID {id} not found"),
             CertificateRef::Name(name) => format!("certificate with the name {name:?} not found"),
         };
-        let found = annotated.map(|found| (found.id, false));
-        found.ok_or_else(|| Error::new(ErrorKind::InvalidSpec, text))
+        Err(Error::new(ErrorKind::InvalidSpec, text))
     }
 
     /// The droplets of the nodes that have no provider ID yet. All load balancers share the answer.
     async fn by_name(&self, cluster: &ClusterView, priority: Priority) -> Result<Arc<BTreeMap<String, u64>>> {
-        let nodes = cluster.nodes.eligible().map(|node| &node.view);
-        let nameless = nodes.filter(|node| node.provider_id.as_deref().is_none_or(str::is_empty));
-        let nameless: Vec<_> = nameless.cloned().collect();
-        if nameless.is_empty() {
+        let without_id: Vec<_> = cluster
+            .nodes
+            .eligible()
+            .map(|node| &node.view)
+            .filter(|node| node.provider_id.as_deref().is_none_or(str::is_empty))
+            .cloned()
+            .collect();
+        if without_id.is_empty() {
             return Ok(Arc::default());
         }
-        let names = nameless.iter().map(|node| node.name.clone()).collect();
+        let names = without_id.iter().map(|node| node.name.clone()).collect();
         let droplets = self.nodes.droplets.clone();
-        let load = || async move {
-            let answers = existence(&droplets, nameless, Freshness::now(), priority).await;
-            let mut by_name = BTreeMap::new();
-            for (node, answer) in answers {
-                match answer {
-                    Ok(InstanceState::Present(found)) => {
-                        let id = droplet_id(&found.provider_id).ok().flatten();
-                        by_name.extend(id.map(|id| (node.name.clone(), id)));
+        self.names
+            .get(names, Freshness::AtMost(NAMES_AGE), priority, || async move {
+                let mut by_name = BTreeMap::new();
+                for (node, answer) in existence(&droplets, without_id, Freshness::now(), priority).await {
+                    match answer {
+                        Ok(InstanceState::Present(found)) => {
+                            if let Ok(Some(id)) = droplet_id(&found.provider_id) {
+                                by_name.insert(node.name.clone(), id);
+                            }
+                        }
+                        // Two droplets with the name. The others are unknown only now, and must not lose their traffic.
+                        Err(error) if error.kind() != ErrorKind::InvalidSpec => return Err(error),
+                        // It is added when it has its provider ID.
+                        _ => {}
                     }
-                    // Two droplets with the name. The others are unknown only now, and must not lose their traffic.
-                    Err(error) if error.kind() != ErrorKind::InvalidSpec => return Err(error),
-                    // It is added when it has its provider ID.
-                    _ => {}
                 }
+                Ok(by_name)
+            })
+            .await
+    }
+
+    /// What a Service asks for, with the ID of its certificate. `existing`: its load balancer.
+    async fn reading(
+        &self,
+        service: &ServiceView,
+        existing: Option<&Balancer>,
+        read: ReadOptions,
+    ) -> Result<Reading> {
+        let mut certificate_id = None;
+        // The annotation has no effect on the other type, so that a missing certificate does not matter.
+        if desired::balancer_type(service, &self.settings, existing) == LbType::Regional
+            && let Some(named) = CertificateRef::of(service)
+        {
+            let resolved = self.resolve(&named, existing.and_then(certificate), read).await?;
+            let mut renewed = self.renewed.lock();
+            if resolved.is_renewed {
+                renewed.insert(service.id.clone());
+            } else {
+                renewed.remove(&service.id);
             }
-            Ok(by_name)
+            certificate_id = Some(resolved.id);
+        }
+        Ok(desired::read(service, &self.settings, existing, certificate_id.as_deref()))
+    }
+
+    /// The droplets of nodes that do not exist, as far as that is known and still matters.
+    fn missing_droplets(&self, cluster: &ClusterView, by_name: &BTreeMap<String, u64>) -> BTreeSet<u64> {
+        let mut missing = self.missing.lock();
+        if !missing.is_empty() {
+            let known = droplets_of(&cluster.nodes, by_name);
+            missing.retain(|id, since| known.contains(id) && since.elapsed() < MISSING_AGE);
+        }
+        missing.keys().copied().collect()
+    }
+
+    /// The observed state of this load balancer, with what this process remembers of it and of the members.
+    fn with_memory(
+        &self,
+        balancer: Option<Balancer>,
+        members: &[PartMember],
+        leaving: bool,
+    ) -> ObservedBalancer {
+        let mut observed = ObservedBalancer {
+            identity: Arc::clone(&self.identity.lock()),
+            leaving,
+            ..ObservedBalancer::default()
         };
-        let age = Freshness::AtMost(NAMES_AGE);
-        self.names.get(names, age, priority, load).await
+        let renewed = self.renewed.lock();
+        for member in members {
+            if renewed.contains(&member.service.id) {
+                observed.renewed.insert(member.service.id.clone());
+            }
+        }
+        if let Some(balancer) = &balancer {
+            if let Some(tags) = self.written_tags.lock().get(balancer.id()) {
+                observed.written_tags.clone_from(tags);
+            }
+            let mut dropped = self.dropped.lock();
+            dropped.retain(|_, dropped| dropped.sent.elapsed() < DROPPED_AGE);
+            if let Some(dropped) = dropped.get(balancer.id()) {
+                observed.dropped.clone_from(&dropped.changes);
+            }
+        }
+        observed.balancer = balancer;
+        observed
     }
 
     /// Reads which droplets of a refused body do not exist: the API refuses all droplets if one is missing.
     async fn find_missing(&self, body: &Value, priority: Priority) -> bool {
-        let ids = body.get("droplet_ids").and_then(Value::as_array);
+        let ids = body.get(field::DROPLET_IDS).and_then(Value::as_array);
         let nodes = ids.into_iter().flatten().map(|id| {
             Arc::new(NodeView {
                 name: id.to_string(),
@@ -229,20 +531,27 @@ impl Calls {
             })
         });
         let answers = existence(&self.nodes.droplets, nodes, Freshness::now(), priority).await;
-        let absent = answers.into_iter().filter_map(|(node, answer)| match answer {
-            Ok(InstanceState::Absent) => node.name.parse::<u64>().ok(),
-            _ => None,
-        });
         let mut missing = self.missing.lock();
         let before = missing.len();
-        missing.extend(absent.map(|id| (id, Instant::now())));
+        for (node, answer) in answers {
+            if let (Ok(InstanceState::Absent), Ok(id)) = (answer, node.name.parse()) {
+                missing.insert(id, Instant::now());
+            }
+        }
         missing.len() > before
     }
 
-    /// Invalidates cached objects after a failed write, and explains a refusal because of a missing droplet.
-    async fn failed(&self, change: &Change, id: &str, error: Error, priority: Priority) -> Error {
-        let name = change.body["name"].as_str().unwrap_or_default();
+    /// Invalidates cached objects after a failed write, and explains a refusal because of a missing certificate or droplet.
+    async fn failed(&self, change: &BalancerChange, id: &str, error: Error, priority: Priority) -> Error {
+        let name = change.body[field::NAME].as_str().unwrap_or_default();
         self.balancers.invalidate(if id.is_empty() { name } else { id });
+        let is_missing = error.kind() == ErrorKind::NotFound;
+        // What the body names is missing, such as a certificate, and not the load balancer.
+        let error = if is_missing && (id.is_empty() || matches!(self.read(id, priority).await, Ok(Some(_)))) {
+            Error::new(ErrorKind::InvalidSpec, error.message().to_owned()).with_source(error)
+        } else {
+            error
+        };
         let is_refused = error.kind() == ErrorKind::InvalidSpec;
         if !is_refused || !self.find_missing(&change.body, priority).await {
             return error;
@@ -259,17 +568,26 @@ impl PartCloud<Model> for Calls {
     /// The load balancer's ID.
     type Ticket = String;
 
-    async fn directory(&self, read: ReadOptions) -> Result<Arc<Listing<Balancer>>> {
-        self.listing(None, read).await
+    /// If the listing cannot be read, the last one, for Services that name the ID of their load balancer.
+    async fn directory(&self, read: ReadOptions) -> Result<Arc<BalancerDirectory>> {
+        match self.listing(None, read).await {
+            Ok(listing) => Ok(self.directory_of(Some(listing), true)),
+            Err(error) if is_only_listing(&error) => {
+                let any_age = Freshness::AtMost(Duration::MAX);
+                let known = self.balancers.get(None, any_age, read.priority, || async { Err(error) }).await;
+                Ok(self.directory_of(known.ok(), false))
+            }
+            Err(error) => Err(error),
+        }
     }
 
     async fn inputs(
         &self,
-        key: &Key,
+        key: &BalancerKey,
         members: &[PartMember],
         cluster: &ClusterView,
         read: ReadOptions,
-    ) -> Result<GatheredInputs<Inputs>> {
+    ) -> Result<GatheredInputs<BalancerInputs>> {
         if members.iter().all(Member::leaves) {
             // The load balancer is deleted only if it is certain that no Service disowned it.
             for member in members {
@@ -283,129 +601,156 @@ impl PartCloud<Model> for Calls {
         };
         let recent = ReadOptions { freshness, ..read };
         let existing = match key {
-            Key::Balancer(id) => self.listing(None, recent).await?.by_id(id).cloned(),
-            Key::New(_) => None,
+            BalancerKey::Existing(id) => self.existing(id, recent).await?,
+            BalancerKey::New(_) => None,
         };
-        let current = existing.as_deref().and_then(certificate);
-        let (mut certificates, mut refused) = (BTreeMap::new(), Vec::new());
+        let (mut readings, mut refused) = (BTreeMap::new(), Vec::new());
         for PartMember { service, .. } in PartMember::active(members) {
-            // The annotation has no effect on the other type, so that a missing certificate does not matter.
-            let kind = desired::balancer_type(service, &self.settings, existing.as_deref());
-            let named = CertificateRef::of(service).filter(|_| kind == LbType::Regional);
-            let Some(named) = named else {
-                continue;
-            };
-            match self.resolve(&named, current, read).await {
-                Ok((id, renewed)) => {
-                    let mut known = self.renewed.lock();
-                    match renewed {
-                        true => known.insert(service.id.clone()),
-                        false => known.remove(&service.id),
-                    };
-                    certificates.insert(service.id.clone(), id);
+            match self.reading(service, existing.as_deref(), read).await {
+                Ok(reading) => {
+                    readings.insert(service.id.clone(), reading);
                 }
                 Err(error) => refused.push((service.id.clone(), error)),
             }
         }
         let by_name = self.by_name(cluster, read.priority).await?;
-        let mut missing = self.missing.lock();
-        if !missing.is_empty() {
-            let nodes = cluster.nodes.all().iter();
-            let ids = nodes.filter_map(|node| droplet_id(node.view.provider_id.as_deref()?).ok()?);
-            let known: BTreeSet<u64> = ids.chain(by_name.values().copied()).collect();
-            missing.retain(|id, since| known.contains(id) && since.elapsed() < MISSING_AGE);
-        }
-        let inputs = Inputs {
+        let model = Model {
+            settings: Arc::clone(&self.settings),
+            region: self.nodes.region.clone(),
+        };
+        let identity = Arc::new(model.identity(cluster, &by_name));
+        *self.identity.lock() = Arc::clone(&identity);
+        let inputs = BalancerInputs {
             existing,
-            certificates,
+            identity,
+            readings,
+            missing: self.missing_droplets(cluster, &by_name),
             by_name,
-            missing: missing.keys().copied().collect(),
         };
         Ok(GatheredInputs { inputs, refused })
     }
 
-    async fn observe(&self, key: &Key, members: &[PartMember], read: ReadOptions) -> Result<Observed> {
-        let (Key::Balancer(text) | Key::New(text)) = key;
-        let listing = self.listing(Some(text), read).await?;
-        let services = || members.iter().map(|member| &member.service);
-        let annotated = services().filter_map(|service| service.annotation(annotations::ID));
-        let own = Some(text.as_str()).filter(|_| matches!(key, Key::Balancer(_)));
-        // The part's own comes first. Annotations may have changed since the Service got it.
-        let annotated = annotated.filter(|id| is_uuid(id) && own != Some(*id));
-        let ids: Vec<&str> = own.into_iter().chain(annotated).collect();
-        let by_id = ids.iter().find_map(|id| listing.by_id(id));
-        let by_name = || match key {
-            Key::Balancer(_) => None,
-            Key::New(name) => listing.by_key(name).find(|found| found.name() == name),
+    async fn observe(
+        &self,
+        key: &BalancerKey,
+        members: &[PartMember],
+        read: ReadOptions,
+    ) -> Result<ObservedBalancer> {
+        let (BalancerKey::Existing(text) | BalancerKey::New(text)) = key;
+        let listing = match self.listing(Some(text), read).await {
+            Err(error) if !is_only_listing(&error) => return Err(error),
+            listing => listing,
         };
-        let mut balancer = by_id.or_else(by_name).map(|balancer| (**balancer).clone());
+        let own_id = match key {
+            BalancerKey::Existing(id) => Some(id.as_str()),
+            BalancerKey::New(_) => None,
+        };
+        // The part's own comes first. Annotations may have changed since the Service got it.
+        let mut ids: Vec<&str> = own_id.into_iter().collect();
+        for member in members {
+            if let Some(id) = member.service.annotation(annotations::ID)
+                && is_uuid(id)
+                && own_id != Some(id)
+            {
+                ids.push(id);
+            }
+        }
+        let mut balancer = None;
+        if let Ok(listing) = &listing {
+            let mut found = ids.iter().find_map(|id| listing.by_id(id));
+            if let (None, BalancerKey::New(name)) = (found, key) {
+                found = listing.by_key(name).find(|balancer| balancer.name() == name);
+            }
+            balancer = found.map(|found| (**found).clone());
+        }
         // A listing does not prove that a load balancer is absent: it may be old, or have changed between two pages.
         for id in ids {
             if balancer.is_none() {
-                balancer = self.read(id, read.priority).await?;
+                balancer = match &listing {
+                    Ok(_) => self.read(id, read.priority).await?,
+                    Err(error) => self.read_alone(id, error, read.priority).await?,
+                };
             }
         }
-        let renewed = self.renewed.lock();
-        let services = services().map(|service| &service.id);
-        Ok(Observed {
-            balancer,
-            leaving: members.iter().all(Member::leaves),
-            renewed: services.filter(|id| renewed.contains(*id)).cloned().collect(),
-        })
+        let leaving = members.iter().all(Member::leaves);
+        // Only a listing shows whether another load balancer has the name, so that none may be created.
+        if let (None, Err(error)) = (&balancer, listing)
+            && !(leaving && own_id.is_some())
+        {
+            return Err(error);
+        }
+        Ok(self.with_memory(balancer, members, leaving))
     }
 
     async fn send(
         &self,
-        _: &Key,
-        change: &Change,
-        observed: &Observed,
-        priority: Priority,
-    ) -> Result<Outcome<Reply, String>> {
+        _: &BalancerKey,
+        change: &BalancerChange,
+        observed: &ObservedBalancer,
+        options: &SendOptions,
+    ) -> Result<SendOutcome<BalancerReply, String>> {
+        let priority = options.priority;
         let before = observed.balancer.as_ref();
         let id = before.map(Balancer::id).unwrap_or_default();
-        let (operation, body) = (change.operation, &change.body);
-        let path = Some(id).filter(|_| change.effect != Effect::Create);
-        let path: Vec<_> = path.into_iter().collect();
-        let sent: Result<Reply> = if change.effect == Effect::Delete {
-            match self.nodes.api.send(operation, &path, &[], body, priority).await {
+        let (api, operation, body) = (&self.nodes.api, change.operation, &change.body);
+        if let (Op::TagAssign, Some(before)) = (operation, before) {
+            let changed = self.change_tags(before, &TagChange::of(body), priority).await;
+            return Ok(SendOutcome::Done(Some(changed)));
+        }
+        let sent: Result<BalancerReply> = match change.effect {
+            Effect::Create => api.write(operation, &[], body, priority).await.map(Some),
+            Effect::Change => api.write(operation, &[id], body, priority).await.map(Some),
+            Effect::Delete => match api.send(operation, &[id], &[], body, priority).await {
                 Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
                 _ => Ok(None),
-            }
-        } else {
-            let sent = self.nodes.api.write(operation, &path, body, priority).await;
-            sent.map(Some)
+            },
         };
         let reply = match sent {
             Ok(reply) => reply,
             Err(error) => return Err(self.failed(change, id, error, priority).await),
         };
         match (before, &reply) {
-            (_, None) => self.balancers.remove(id),
-            (Some(before), reply) => self.balancers.insert(RULES.after(before, body, reply.as_ref())),
+            (_, None) => {
+                self.balancers.remove(id);
+                self.written_tags.lock().remove(id);
+                self.dropped.lock().remove(id);
+            }
+            (Some(before), Some(reply)) => {
+                self.balancers.insert(written(before, body, reply));
+                let dropped = DroppedChanges {
+                    sent: Instant::now(),
+                    changes: dropped(body, reply),
+                };
+                self.dropped.lock().insert(id.to_owned(), dropped);
+            }
             (None, Some(balancer)) => {
                 self.balancers.insert(balancer.clone());
-                if !is_active(balancer) {
-                    let ticket = balancer.id().to_owned();
-                    let key = Key::Balancer(ticket.clone());
-                    let poll = self.polls.lock().accepted(&key, Effect::Create);
-                    let wait = Wait {
-                        poll,
-                        deadline: CREATE_TIMEOUT,
-                    };
-                    return Ok(Outcome::Accepted { reply, ticket, wait });
-                }
+                let created = Balancer::planned(body);
+                self.tags_written(balancer.id(), tags(&created).map(str::to_owned));
             }
         }
-        Ok(Outcome::Done(reply))
+        let Some(balancer) = reply.as_ref().filter(|balancer| !is_active(balancer)) else {
+            return Ok(SendOutcome::Done(reply));
+        };
+        if change.effect != Effect::Create && !is_new(balancer) {
+            return Ok(SendOutcome::Done(reply));
+        }
+        let ticket = balancer.id().to_owned();
+        let key = BalancerKey::Existing(ticket.clone());
+        let wait = Wait {
+            poll: self.polls.lock().accepted(&key, change.effect),
+            deadline: CREATE_TIMEOUT,
+        };
+        Ok(SendOutcome::Accepted { reply, ticket, wait })
     }
 
-    async fn poll(&self, key: &Key, id: &String, priority: Priority) -> Result<Option<Duration>> {
+    async fn poll(&self, key: &BalancerKey, id: &String, priority: Priority) -> Result<Option<Duration>> {
         let polled = Instant::now();
         let (_, waiting) = self.polls.lock().since(key);
         let balancer = if waiting > 1 {
             let freshness = Freshness::AtMost(SHARED_POLL);
-            let listing = self.listing(None, ReadOptions { freshness, priority }).await?;
-            listing.by_id(id).map(|balancer| (**balancer).clone())
+            let found = self.existing(id, ReadOptions { freshness, priority }).await?;
+            found.map(|balancer| (*balancer).clone())
         } else {
             self.read(id, priority).await?
         };
@@ -418,14 +763,19 @@ impl PartCloud<Model> for Calls {
                 polls.ended(key, Some(polled));
                 return Ok(None);
             }
-            Some(balancer) => format!("the load balancer has the status {}", balancer.text("status")),
-            None => "the load balancer was deleted while it was being created".to_owned(),
+            Some(balancer) => format!("the load balancer has the status {}", balancer.text(field::STATUS)),
+            None => "the load balancer was deleted while the API changed it".to_owned(),
         };
         polls.ended(key, None);
         Err(Error::new(ErrorKind::Unexpected, text))
     }
 
-    async fn is_pending(&self, _: &Key, observed: &Observed, priority: Priority) -> Result<bool> {
+    async fn is_pending(
+        &self,
+        _: &BalancerKey,
+        observed: &ObservedBalancer,
+        priority: Priority,
+    ) -> Result<bool> {
         let Some(balancer) = &observed.balancer else {
             return Ok(false);
         };

@@ -3,13 +3,14 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::{IpAddr, Ipv4Addr},
+    ops::RangeInclusive,
 };
 
 use ccm_core::{
     AddressType, Result,
     load_balancer::{
-        AnnotationReader, IgnoredValue, InvalidField, IpFamily, NodeSet, Protocol, ServicePort, ServiceView,
-        SourceRanges, default_name,
+        AnnotationReader, IgnoredValue, InvalidField, IpFamily, NodeLeftOut, NodeSet, Protocol, ServicePort,
+        ServiceView, SourceRanges, default_name,
     },
 };
 use ipnet::IpNet;
@@ -17,7 +18,7 @@ use serde_json::{Value, json};
 
 use super::{
     annotations as a,
-    document::{Balancer, WriteOnly, is_internal, kind},
+    document::{Balancer, WriteOnly, field, is_internal, kind},
 };
 use crate::{
     config::{LbType, Settings, is_name, is_uuid},
@@ -25,7 +26,7 @@ use crate::{
 };
 
 /// Ports that the API reserves.
-const RESERVED: std::ops::RangeInclusive<u16> = 50053..=50055;
+const RESERVED: RangeInclusive<u16> = 50053..=50055;
 /// The port of kube-proxy's health check.
 const KUBE_PROXY_HEALTH: u16 = 10256;
 /// The path of health checks by kube-proxy and by `externalTrafficPolicy: Local`.
@@ -49,6 +50,9 @@ const HTTP_ONLY: [&str; 12] = [
 const ONLY_IPV4: &str = "an internal load balancer has only IPv4 addresses; leave it out or write IPV4";
 /// The fix for a port without a node port.
 const SET_NODE_PORTS: &str = "set spec.allocateLoadBalancerNodePorts to true";
+/// The values of the annotation `algorithm`.
+const ALGORITHMS: [&str; 2] = [DEFAULT_ALGORITHM, "least_connections"];
+const DEFAULT_ALGORITHM: &str = "round_robin";
 /// Maximum number of nodes in a message.
 const SHOWN: usize = 3;
 
@@ -72,7 +76,7 @@ pub(crate) struct Spec {
 }
 
 /// A [`Spec`] and its problems.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Reading {
     pub(crate) spec: Spec,
     pub(crate) ignored: Vec<IgnoredValue>,
@@ -81,8 +85,10 @@ pub(crate) struct Reading {
 
 /// The desired name of the load balancer.
 pub(crate) fn name(service: &ServiceView) -> String {
-    let custom = service.annotation_text(a::NAME);
-    custom.map_or_else(|| default_name(&service.id), str::to_owned)
+    match service.annotation_text(a::NAME) {
+        Some(custom) => custom.to_owned(),
+        None => default_name(&service.id),
+    }
 }
 
 /// The type of the load balancer: that of the existing one, else the requested one.
@@ -91,9 +97,10 @@ pub(crate) fn balancer_type(
     settings: &Settings,
     existing: Option<&Balancer>,
 ) -> LbType {
-    let asked = || LbType::parse(service.annotation_text(a::TYPE)?);
-    let kind = existing.and_then(kind).or_else(asked);
-    kind.unwrap_or(settings.conf.default_type)
+    existing
+        .and_then(kind)
+        .or_else(|| LbType::parse(service.annotation_text(a::TYPE)?))
+        .unwrap_or(settings.conf.default_type)
 }
 
 /// Whether the load balancer must be left unchanged.
@@ -103,10 +110,11 @@ pub(crate) fn balancer_type(
 pub(crate) fn is_disowned(service: &ServiceView) -> Result<bool> {
     let mut reader = AnnotationReader::new(&service.annotations);
     let is_disowned = reader.strict_flag(a::DISOWN) == Some(true);
-    match reader.finish() {
-        (_, invalid) if !invalid.is_empty() => Err(InvalidField::error(&invalid)),
-        _ => Ok(is_disowned),
+    let (_, invalid) = reader.finish();
+    if !invalid.is_empty() {
+        return Err(InvalidField::error(&invalid));
     }
+    Ok(is_disowned)
 }
 
 /// The host name that replaces addresses in the status.
@@ -124,9 +132,10 @@ pub(crate) enum CertificateRef {
 impl CertificateRef {
     /// The id wins.
     pub(crate) fn of(service: &ServiceView) -> Option<Self> {
-        let text = |key| service.annotation_text(key).map(str::to_owned);
-        let id = text(a::CERTIFICATE_ID).map(Self::Id);
-        id.or_else(|| text(a::CERTIFICATE_NAME).map(Self::Name))
+        match service.annotation_text(a::CERTIFICATE_ID) {
+            Some(id) => Some(Self::Id(id.to_owned())),
+            None => Some(Self::Name(service.annotation_text(a::CERTIFICATE_NAME)?.to_owned())),
+        }
     }
 }
 
@@ -142,11 +151,13 @@ pub(crate) fn read(
         service,
         reader: AnnotationReader::new(&service.annotations),
     };
-    let named = CertificateRef::of(service).map(|named| match named {
-        CertificateRef::Id(text) | CertificateRef::Name(text) => text,
-    });
-    let certificate = certificate.map(str::to_owned).or(named);
-    let spec = reader.spec(settings, existing, certificate.as_deref());
+    let named = CertificateRef::of(service);
+    let certificate = match (certificate, &named) {
+        (Some(id), _) => Some(id),
+        (None, Some(CertificateRef::Id(text) | CertificateRef::Name(text))) => Some(text.as_str()),
+        (None, None) => None,
+    };
+    let spec = reader.spec(settings, existing, certificate);
     let (ignored, invalid) = reader.reader.finish();
     Reading {
         spec,
@@ -178,50 +189,80 @@ impl<'a> Reader<'a> {
         let (check, plain_checks) = self.health_check();
         let health_port = check["port"].as_u64().unwrap_or_default();
         let mut fields = json!({
-            "name": name, "size_unit": size, "forwarding_rules": rules, "health_check": check,
-            "firewall": self.firewall(), "tag": null,
+            field::NAME: name,
+            field::FORWARDING_RULES: rules,
+            field::HEALTH_CHECK: check,
+            field::FIREWALL: self.firewall(),
+            field::TAG: null,
         });
+        let mut slug = None;
+        match size {
+            Some(Size::Unit(unit)) => fields[field::SIZE_UNIT] = json!(unit),
+            Some(Size::Slug(name)) if !existing.is_some_and(|found| has_size(found, name)) => {
+                fields[field::SIZE] = json!(name);
+                slug = Some(name);
+            }
+            Some(Size::Slug(_)) => {}
+            None => self.keep(a::SIZE_UNIT, field::SIZE_UNIT, existing, 1),
+        }
         let subnet = self.reader.strict_text(a::SUBNET, "UUID", is_uuid);
-        let is_ipv4 = |text: &str| text.parse::<Ipv4Addr>().is_ok();
-        let ip = self.reader.strict_text(a::IP, "IPv4 address", is_ipv4);
+        let ip = self.reader.strict_text(a::IP, "IPv4 address", |text| text.parse::<Ipv4Addr>().is_ok());
         let mut create = json!({
-            "type": kind, "network": if internal { "INTERNAL" } else { "EXTERNAL" },
-            "vpc_uuid": settings.vpc, "subnet_uuid": subnet, "ip": ip,
+            field::TYPE: kind,
+            field::NETWORK: if internal { "INTERNAL" } else { "EXTERNAL" },
+            field::VPC: settings.vpc,
+            field::SUBNET: subnet,
+            field::IP: ip,
         });
         // A load balancer of type REGIONAL_NETWORK ignores these: it keeps the values that the API chooses.
         self.http_fields(match kind {
             LbType::Regional => &mut fields,
             LbType::RegionalNetwork => &mut create,
         });
-        // The API ignores it. So a value that only the Go cloud controller accepts refuses no Service.
-        let algorithm = self.reader.unless_empty(a::ALGORITHM).map(|reader| {
-            let known = ["round_robin", "least_connections"];
-            let find = |text: &str| known.into_iter().find(|known| *known == text);
-            reader.parsed(a::ALGORITHM, known[0], known[0], find)
-        });
+        if kind == LbType::Regional && self.reader.get(a::IDLE_TIMEOUT).is_none() {
+            self.keep(a::IDLE_TIMEOUT, field::IDLE_TIMEOUT, existing, 60);
+        }
+        let algorithm = self.algorithm();
         self.reader.strict_flag(a::DISOWN);
         self.reader.lenient_flag(a::FIREWALL_MANAGED, true);
-        let requested = [
-            ("type", asked),
-            ("network", network),
-            ("network_stack", stack),
-            ("vpc_uuid", settings.vpc.as_deref()),
-            ("subnet_uuid", subnet.as_deref()),
-        ];
-        let set = |(field, value): (_, Option<&str>)| Some((field, value?.to_owned()));
+        let mut requested = Vec::new();
+        for (field, value) in [
+            (field::TYPE, asked),
+            (field::NETWORK, network),
+            (field::NETWORK_STACK, stack),
+            (field::VPC, settings.vpc.as_deref()),
+            (field::SUBNET, subnet.as_deref()),
+        ] {
+            if let Some(value) = value {
+                requested.push((field, value.to_owned()));
+            }
+        }
         Spec {
             kind,
             internal,
             stack,
-            requested: requested.into_iter().filter_map(set).collect(),
+            requested,
             fields,
             create,
             write_only: WriteOnly {
-                algorithm: algorithm.or(Some("round_robin")),
+                algorithm: Some(algorithm),
                 plain_checks: Some(plain_checks),
+                slug,
+                vpc: settings.vpc.clone(),
+                subnet,
             },
             health_port,
         }
+    }
+
+    /// The API ignores it. So a value that only upstream accepts refuses no Service.
+    fn algorithm(&mut self) -> &'static str {
+        let Some(reader) = self.reader.unless_empty(a::ALGORITHM) else {
+            return DEFAULT_ALGORITHM;
+        };
+        reader.parsed(a::ALGORITHM, DEFAULT_ALGORITHM, DEFAULT_ALGORITHM, |text| {
+            ALGORITHMS.into_iter().find(|known| *known == text)
+        })
     }
 
     /// One of these values. An empty text counts as unset.
@@ -233,28 +274,41 @@ impl<'a> Reader<'a> {
     fn name(&mut self) -> String {
         let name = name(self.service);
         if name.len() > 255 || name.ends_with('-') || !is_name(&name) {
-            let text =
-                "at most 255 letters, digits, dots and dashes, the first a letter or digit, the last no dash";
-            self.reader.refuse(a::NAME, format_args!("{name:?} is not a valid name: {text}"));
+            let text = format!(
+                "{name:?} is not a documented name, and DigitalOcean may refuse it: at most 255 letters, digits, dots and \
+                 dashes, the first a letter or digit, the last no dash"
+            );
+            self.reader.warn(a::NAME, text);
         }
         name
     }
 
-    fn size(&mut self) -> u32 {
+    /// Reports a field that no annotation sets and that is not the API's default: it keeps its value, as with the Go cloud
+    /// controller, which does not send it.
+    fn keep(&mut self, key: &'static str, field: &str, existing: Option<&Balancer>, default: u64) {
+        if let Some(value) = existing.and_then(|found| found.fields()[field].as_u64())
+            && value != default
+        {
+            let text = format!(
+                "not set, so that the load balancer keeps its {field} {value}; set it to change that"
+            );
+            self.reader.warn(key, text);
+        }
+    }
+
+    /// The size; `None` if the Service requests none.
+    fn size(&mut self) -> Option<Size> {
         let slug = self.choice(a::SIZE_SLUG, &["lb-small", "lb-medium", "lb-large"]);
         // The API checks the limit of the account.
-        let unit = self.reader.unless_empty(a::SIZE_UNIT);
-        let unit = unit.and_then(|reader| reader.strict_number(a::SIZE_UNIT, 0..=u32::MAX));
-        let unit = unit.filter(|unit| *unit > 0);
+        let unit = self
+            .reader
+            .unless_empty(a::SIZE_UNIT)
+            .and_then(|reader| reader.strict_number(a::SIZE_UNIT, 0..=u32::MAX))
+            .filter(|unit| *unit > 0);
         if slug.is_some() && unit.is_some() {
-            let text = "cannot be used together with size-slug";
-            self.reader.refuse(a::SIZE_UNIT, text);
+            self.reader.refuse(a::SIZE_UNIT, "cannot be used together with size-slug");
         }
-        unit.unwrap_or(match slug {
-            Some("lb-large") => 6,
-            Some("lb-medium") => 3,
-            _ => 1,
-        })
+        unit.map(Size::Unit).or(slug.map(Size::Slug))
     }
 
     fn refuse_port(&mut self, port: u16, problem: &str) {
@@ -264,10 +318,12 @@ impl<'a> Reader<'a> {
     /// The ports that a load balancer supports.
     fn ports(&mut self) -> Vec<&'a ServicePort> {
         let service = self.service;
-        let is_sctp = |port: &&ServicePort| port.protocol == Protocol::Sctp;
-        let (sctp, ports): (Vec<_>, Vec<_>) = service.ports.iter().partition(is_sctp);
-        for port in service.ports.iter().filter(|port| RESERVED.contains(&port.port)) {
-            self.refuse_port(port.port, "is reserved by DigitalOcean");
+        let (sctp, ports): (Vec<_>, Vec<_>) =
+            service.ports.iter().partition(|port| port.protocol == Protocol::Sctp);
+        for port in &service.ports {
+            if RESERVED.contains(&port.port) {
+                self.refuse_port(port.port, "is reserved by DigitalOcean");
+            }
         }
         for port in sctp {
             self.refuse_port(port.port, "has the protocol SCTP; only TCP and UDP are supported");
@@ -279,53 +335,43 @@ impl<'a> Reader<'a> {
     fn network_rules(&mut self) -> Vec<Value> {
         let text = "has no effect on a load balancer of type REGIONAL_NETWORK";
         self.reader.warn_each(&HTTP_ONLY, text);
-        let pass = |port: &&ServicePort| {
+        let mut rules = Vec::new();
+        for port in self.ports() {
             let protocol = port.protocol.as_str().to_lowercase();
-            rule(&protocol, port.port, &protocol, port.port)
-        };
-        self.ports().iter().map(pass).collect()
+            rules.push(rule(&protocol, port.port, &protocol, port.port));
+        }
+        rules
     }
 
     fn port_list(&mut self, key: &'static str) -> BTreeSet<u16> {
-        let port = |text: &str| match text.parse::<u16>() {
+        let ports = self.reader.strict_list(key, |text| match text.parse::<u16>() {
             Ok(port) if port > 0 => Ok(port),
             _ => Err(format!("{text:?} is not a port")),
-        };
-        let ports = self.reader.strict_list(key, port);
+        });
         ports.into_iter().flatten().collect()
     }
 
     /// The rules of type `REGIONAL`: the load balancer connects to the node ports.
     fn regional_rules(&mut self, certificate: Option<&str>) -> Vec<Value> {
-        const PROTOCOLS: [&str; 5] = ["tcp", "http", "https", "http2", "http3"];
-        let default = self.choice(a::PROTOCOL, &PROTOCOLS).unwrap_or("tcp");
-        let http = self.port_list(a::HTTP_PORTS);
-        let mut tls = self.port_list(a::TLS_PORTS);
-        let http2 = self.port_list(a::HTTP2_PORTS);
-        let mut twice: BTreeSet<u16> = http.intersection(&tls).copied().collect();
-        twice.extend(http2.intersection(&tls).chain(http2.intersection(&http)));
-        if !twice.is_empty() {
-            let ports: Vec<_> = twice.iter().map(ToString::to_string).collect();
-            let text = "are in more than one of http-ports, tls-ports and http2-ports";
-            self.reader.refuse(a::TLS_PORTS, format_args!("ports {} {text}", ports.join(", ")));
-        }
-        let passthrough = self.reader.lenient_flag(a::TLS_PASSTHROUGH, false);
-        if (certificate.is_some() || passthrough) && tls.is_empty() && !http2.contains(&443) {
-            tls.insert(443);
-        }
-        let ports = self.ports();
-        let entry = |port: &'a ServicePort| match port.protocol {
-            Protocol::Tcp if http2.contains(&port.port) => ("http2", port),
-            Protocol::Tcp if tls.contains(&port.port) => ("https", port),
-            Protocol::Tcp if http.contains(&port.port) => ("http", port),
-            Protocol::Tcp => (default, port),
-            _ => ("udp", port),
+        let default = self.choice(a::PROTOCOL, &["tcp", "http", "https", "http2", "http3"]).unwrap_or("tcp");
+        let tls = Tls {
+            passthrough: self.reader.lenient_flag(a::TLS_PASSTHROUGH, false),
+            certificate,
         };
-        let mut entries: Vec<_> = ports.into_iter().map(entry).collect();
-        for (_, port) in entries.iter().filter(|(_, port)| port.node_port == 0) {
-            let text =
-                format!("has no node port, which a load balancer of type REGIONAL needs; {SET_NODE_PORTS}");
-            self.refuse_port(port.port, &text);
+        let special = self.special_ports(tls);
+        let mut entries = Vec::new();
+        for port in self.ports() {
+            let protocol = match port.protocol {
+                Protocol::Tcp => special.protocol(port.port).unwrap_or(default),
+                _ => "udp",
+            };
+            entries.push((protocol, port));
+            if port.node_port == 0 {
+                let text = format!(
+                    "has no node port, which a load balancer of type REGIONAL needs; {SET_NODE_PORTS}"
+                );
+                self.refuse_port(port.port, &text);
+            }
         }
         if let Some(http3) = self.reader.strict_number(a::HTTP3_PORT, 1..=u16::MAX) {
             match self.service.ports.iter().find(|port| port.port == http3) {
@@ -336,52 +382,53 @@ impl<'a> Reader<'a> {
                 }
             }
         }
-        let mut lacks_tls = BTreeSet::new();
-        let rules = entries.into_iter().map(|(entry, port)| {
-            let is_secure = matches!(entry, "https" | "http2" | "http3");
-            if is_secure && (passthrough == certificate.is_some() || (passthrough && entry == "http3")) {
-                lacks_tls.insert(entry);
-            }
-            let target = match entry {
-                "tcp" | "udp" | "http" => entry,
-                _ if passthrough && entry != "http3" => entry,
-                _ => "http",
+        let unserved: BTreeSet<_> =
+            entries.iter().map(|(entry, _)| *entry).filter(|entry| !tls.serves(entry)).collect();
+        for entry in unserved {
+            let certificate = "a certificate (certificate-id or certificate-name)";
+            let text = if entry == "http3" {
+                format!("HTTP/3 needs {certificate} and no tls-passthrough")
+            } else {
+                format!("ports with {entry} need either {certificate} or tls-passthrough")
             };
-            let mut rule = rule(entry, port.port, target, port.node_port);
-            if is_secure {
-                // Both, because an update keeps fields of the observed rule that are not set here.
-                let certificate = certificate.filter(|_| !passthrough);
-                rule["certificate_id"] = json!(certificate.unwrap_or_default());
-                rule["tls_passthrough"] = json!(passthrough);
-            }
-            rule
-        });
-        let rules = rules.collect();
-        for entry in lacks_tls {
-            let (ports, or) = match entry {
-                "http3" => ("HTTP/3 needs".to_owned(), "and no"),
-                _ => (format!("ports with {entry} need either"), "or"),
-            };
-            let text = "a certificate (certificate-id or certificate-name)";
-            let text = format_args!("{ports} {text} {or} tls-passthrough");
             self.reader.refuse(a::TLS_PASSTHROUGH, text);
         }
-        rules
+        entries.into_iter().map(|(entry, port)| tls.rule(entry, port)).collect()
+    }
+
+    /// The ports whose protocol annotations set. A port in two of them is refused.
+    fn special_ports(&mut self, tls: Tls<'_>) -> SpecialPorts {
+        let http = self.port_list(a::HTTP_PORTS);
+        let mut https = self.port_list(a::TLS_PORTS);
+        let http2 = self.port_list(a::HTTP2_PORTS);
+        let mut twice: BTreeSet<u16> = http.intersection(&https).copied().collect();
+        twice.extend(http2.intersection(&https).chain(http2.intersection(&http)));
+        if !twice.is_empty() {
+            let ports: Vec<_> = twice.iter().map(ToString::to_string).collect();
+            let text = "are in more than one of http-ports, tls-ports and http2-ports";
+            self.reader.refuse(a::TLS_PORTS, format_args!("ports {} {text}", ports.join(", ")));
+        }
+        let uses_tls = tls.certificate.is_some() || tls.passthrough;
+        if uses_tls && https.is_empty() && !http2.contains(&443) {
+            https.insert(443);
+        }
+        SpecialPorts { http, https, http2 }
     }
 
     /// Adds the fields that concern HTTP.
     fn http_fields(&mut self, fields: &mut Value) {
         for (field, key) in [
-            ("redirect_http_to_https", a::REDIRECT),
-            ("enable_proxy_protocol", a::PROXY_PROTOCOL),
-            ("enable_backend_keepalive", a::KEEPALIVE),
-            ("disable_lets_encrypt_dns_records", a::DISABLE_DNS_RECORDS),
+            (field::REDIRECT, a::REDIRECT),
+            (field::PROXY_PROTOCOL, a::PROXY_PROTOCOL),
+            (field::KEEPALIVE, a::KEEPALIVE),
+            (field::DISABLE_DNS_RECORDS, a::DISABLE_DNS_RECORDS),
         ] {
             fields[field] = json!(self.reader.strict_flag(key).unwrap_or(false));
         }
-        let idle = self.reader.strict_number(a::IDLE_TIMEOUT, 30..=600_u64);
-        fields["http_idle_timeout_seconds"] = json!(idle);
-        fields["sticky_sessions"] = self.sticky_sessions();
+        if let Some(idle) = self.reader.strict_number(a::IDLE_TIMEOUT, 30..=600_u64) {
+            fields[field::IDLE_TIMEOUT] = json!(idle);
+        }
+        fields[field::STICKY_SESSIONS] = self.sticky_sessions();
     }
 
     fn sticky_sessions(&mut self) -> Value {
@@ -404,22 +451,33 @@ impl<'a> Reader<'a> {
         json!({"type": kind, "cookie_name": name, "cookie_ttl_seconds": ttl})
     }
 
+    /// A number whose range only DigitalOcean's documentation has: the API decides about others, as with upstream.
+    fn documented(&mut self, key: &'static str, range: RangeInclusive<i64>, default: i64) -> i64 {
+        let Some(number) = self.reader.strict_number(key, i64::MIN..=i64::MAX) else {
+            return default;
+        };
+        if !range.contains(&number) {
+            let (least, most) = range.into_inner();
+            let text = format!("{number} is not between {least} and {most}; DigitalOcean may refuse it");
+            self.reader.warn(key, text);
+        }
+        number
+    }
+
     /// The health check, and whether it never uses the PROXY protocol.
     fn health_check(&mut self) -> (Value, bool) {
-        let mut number = |key, allowed, default| self.reader.strict_number(key, allowed).unwrap_or(default);
         let mut check = json!({
-            "check_interval_seconds": number(a::HEALTH_INTERVAL, 3..=300_u64, 3),
-            "response_timeout_seconds": number(a::HEALTH_TIMEOUT, 3..=300, 5),
-            "unhealthy_threshold": number(a::HEALTH_UNHEALTHY, 2..=10, 3),
-            "healthy_threshold": number(a::HEALTH_HEALTHY, 2..=10, 5),
+            "check_interval_seconds": self.documented(a::HEALTH_INTERVAL, 3..=300, 3),
+            "response_timeout_seconds": self.documented(a::HEALTH_TIMEOUT, 3..=300, 5),
+            "unhealthy_threshold": self.documented(a::HEALTH_UNHEALTHY, 2..=10, 3),
+            "healthy_threshold": self.documented(a::HEALTH_HEALTHY, 2..=10, 5),
         });
-        let text = self.reader.get(a::OVERRIDE_HEALTH_CHECK);
-        if text == Some("false") {
-            let text =
-                "\"false\" means no override; the Go cloud controller accepted any value as an override";
+        let override_check = self.reader.get(a::OVERRIDE_HEALTH_CHECK);
+        if override_check == Some("false") {
+            let text = "\"false\" means no override; the Go cloud-controller-manager accepted any value as an override";
             self.reader.warn(a::OVERRIDE_HEALTH_CHECK, text);
         }
-        if text.is_none_or(|text| text == "false") {
+        if override_check.is_none_or(|value| value == "false") {
             let of_override = [a::HEALTH_PORT, a::HEALTH_PATH, a::HEALTH_PROTOCOL];
             self.reader.warn_each(&of_override, "has no effect without override-health-check");
             check["protocol"] = json!("http");
@@ -429,8 +487,8 @@ impl<'a> Reader<'a> {
             return (check, true);
         }
         let path = self.reader.get(a::HEALTH_PATH).filter(|path| !path.is_empty());
-        let protocol = self.choice(a::HEALTH_PROTOCOL, &["tcp", "http", "https"]);
-        let protocol = protocol.unwrap_or(if path.is_some() { "http" } else { "tcp" });
+        let default = if path.is_some() { "http" } else { "tcp" };
+        let protocol = self.choice(a::HEALTH_PROTOCOL, &["tcp", "http", "https"]).unwrap_or(default);
         check["protocol"] = json!(protocol);
         if protocol != "tcp" {
             check["path"] = json!(path.unwrap_or("/"));
@@ -442,9 +500,12 @@ impl<'a> Reader<'a> {
     /// The node port of the port that is checked.
     fn checked_port(&mut self) -> u16 {
         let asked = self.reader.strict_number(a::HEALTH_PORT, 1..=u16::MAX);
-        let ports = self.service.ports.iter();
-        let mut tcp = ports.filter(|port| port.protocol == Protocol::Tcp);
-        if let Some(found) = tcp.find(|port| asked.is_none_or(|asked| port.port == asked)) {
+        let found = self
+            .service
+            .ports
+            .iter()
+            .find(|port| port.protocol == Protocol::Tcp && asked.is_none_or(|asked| port.port == asked));
+        if let Some(found) = found {
             if found.node_port == 0 {
                 let text = format_args!("port {} has no node port to check; {SET_NODE_PORTS}", found.port);
                 self.reader.refuse(a::OVERRIDE_HEALTH_CHECK, text);
@@ -462,34 +523,134 @@ impl<'a> Reader<'a> {
     }
 
     fn firewall(&mut self) -> Value {
-        let rule = |text: &str| {
-            let valid = match text.split_once(':') {
-                Some(("ip", ip)) => ip.parse::<IpAddr>().is_ok(),
-                Some(("cidr", cidr)) => cidr.parse::<IpNet>().is_ok(),
-                _ => false,
-            };
-            let wrong = || format!("{text:?} is not a rule; write ip:<address> or cidr:<network>");
-            valid.then(|| text.to_owned()).ok_or_else(wrong)
-        };
-        let deny = self.reader.strict_list(a::DENY_RULES, rule).unwrap_or_default();
-        let mut allow = self.reader.strict_list(a::ALLOW_RULES, rule).unwrap_or_default();
+        let deny = self.reader.strict_list(a::DENY_RULES, firewall_rule).unwrap_or_default();
+        let mut allow = self.reader.strict_list(a::ALLOW_RULES, firewall_rule).unwrap_or_default();
+        let allowed: Vec<_> = allow.iter().filter_map(|rule| network_of(rule)).collect();
         let (ranges, invalid) = SourceRanges::of_spec(self.service);
+        let ranges: Vec<_> = ranges.into_iter().collect();
+        let mut used = &allowed;
         if !(ranges.is_empty() && invalid.is_empty()) {
+            if !allowed.is_empty()
+                && let Some(problem) = SourceRanges::not_admitted_by(&allowed, &ranges)
+            {
+                self.reader.warn(a::ALLOW_RULES, problem);
+            }
             allow = ranges.iter().map(|range| format!("cidr:{range}")).collect();
+            used = &ranges;
+        }
+        // As in upstream, this annotation is never used.
+        if let Some(ignored) = SourceRanges::ignored_annotation(self.service, used) {
+            self.reader.warn(ignored.key, ignored.problem);
         }
         self.reader.refuse_fields(invalid);
         json!({"allow": allow, "deny": deny})
     }
 }
 
+/// The TCP ports whose protocol annotations set.
+struct SpecialPorts {
+    http: BTreeSet<u16>,
+    https: BTreeSet<u16>,
+    http2: BTreeSet<u16>,
+}
+
+impl SpecialPorts {
+    fn protocol(&self, port: u16) -> Option<&'static str> {
+        if self.http2.contains(&port) {
+            Some("http2")
+        } else if self.https.contains(&port) {
+            Some("https")
+        } else if self.http.contains(&port) {
+            Some("http")
+        } else {
+            None
+        }
+    }
+}
+
+/// Where TLS ends.
+#[derive(Clone, Copy)]
+struct Tls<'a> {
+    /// The ID of the certificate of the load balancer.
+    certificate: Option<&'a str>,
+    /// At the Pods.
+    passthrough: bool,
+}
+
+impl Tls<'_> {
+    /// Whether a port can have this protocol.
+    fn serves(self, entry: &str) -> bool {
+        match entry {
+            "https" | "http2" => self.passthrough != self.certificate.is_some(),
+            "http3" => self.certificate.is_some() && !self.passthrough,
+            _ => true,
+        }
+    }
+
+    /// The rule of a port with this protocol.
+    fn rule(self, entry: &str, port: &ServicePort) -> Value {
+        let target = match entry {
+            "tcp" | "udp" | "http" => entry,
+            "https" | "http2" if self.passthrough => entry,
+            _ => "http",
+        };
+        let mut rule = rule(entry, port.port, target, port.node_port);
+        if matches!(entry, "https" | "http2" | "http3") {
+            let certificate = if self.passthrough { None } else { self.certificate };
+            // Both, because an update keeps fields of the observed rule that are not set here.
+            rule["certificate_id"] = json!(certificate.unwrap_or_default());
+            rule["tls_passthrough"] = json!(self.passthrough);
+        }
+        rule
+    }
+}
+
+/// The size of a load balancer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Size {
+    /// A number of nodes.
+    Unit(u32),
+    /// A former name. Regions that do not know numbers accept it.
+    Slug(&'static str),
+}
+
+/// Whether a load balancer has the size with this name. The API may report it as a number.
+fn has_size(balancer: &Balancer, slug: &str) -> bool {
+    let nodes = match slug {
+        "lb-large" => 6,
+        "lb-medium" => 3,
+        _ => 1,
+    };
+    balancer.text(field::SIZE) == slug || balancer.fields()[field::SIZE_UNIT].as_u64().unwrap_or(1) == nodes
+}
+
+/// A rule of the firewall as it was written, if it is valid.
+fn firewall_rule(text: &str) -> Result<String, String> {
+    let is_valid = match text.split_once(':') {
+        Some(("ip", ip)) => ip.parse::<IpAddr>().is_ok(),
+        Some(("cidr", cidr)) => cidr.parse::<IpNet>().is_ok(),
+        _ => false,
+    };
+    if !is_valid {
+        return Err(format!("{text:?} is not a rule; write ip:<address> or cidr:<network>"));
+    }
+    Ok(text.to_owned())
+}
+
+/// The network that a rule of the firewall names.
+fn network_of(rule: &str) -> Option<IpNet> {
+    match rule.split_once(':')? {
+        ("ip", address) => address.parse::<IpAddr>().ok().map(IpNet::from),
+        (_, network) => network.parse().ok(),
+    }
+}
+
 /// Whether the load balancer has a health check that we set without an override, at one of these node ports
 /// or at kube-proxy, and the API omits that this check never uses the PROXY protocol.
 pub(crate) fn omits_plain_check(balancer: &Balancer, node_ports: &[u16]) -> bool {
-    let check = &balancer.fields()["health_check"];
-    let mut ports = node_ports.iter().chain([&KUBE_PROXY_HEALTH]);
-    check["path"] == HEALTH_PATH
-        && ports.any(|port| check["port"] == *port)
-        && check["proxy_protocol"].is_null()
+    let check = &balancer.fields()[field::HEALTH_CHECK];
+    let is_ours = check["port"] == KUBE_PROXY_HEALTH || node_ports.iter().any(|port| check["port"] == *port);
+    is_ours && check["path"] == HEALTH_PATH && check["proxy_protocol"].is_null()
 }
 
 fn rule(entry: &str, port: u16, target: &str, target_port: u16) -> Value {
@@ -507,6 +668,31 @@ pub(crate) struct Backends {
     pub(crate) unreachable: usize,
     /// Nodes with a public IPv4 address and no public IPv6 address.
     pub(crate) only_v4: Vec<String>,
+    /// Nodes whose droplets are not known, with the reason: `node-1 (provider ID k3s://node-1)`.
+    pub(crate) unknown: Vec<NodeLeftOut>,
+}
+
+impl Backends {
+    /// Which nodes are left out because their droplets are not known, and what to do about them; `None` if there are none.
+    pub(crate) fn left_out(&self) -> Option<String> {
+        if self.unknown.is_empty() {
+            return None;
+        }
+        let (count, shown) = (self.unknown.len(), NodeLeftOut::list(&self.unknown));
+        Some(format!(
+            "{count} nodes get no traffic, because their droplets are not known: {shown}; delete the Node objects and have \
+             the kubelets register them without a provider ID or with digitalocean://<droplet id>"
+        ))
+    }
+}
+
+/// The first texts of a list.
+fn first(all: &[String]) -> String {
+    let mut shown: Vec<_> = all.iter().take(SHOWN).map(String::as_str).collect();
+    if all.len() > SHOWN {
+        shown.push("..");
+    }
+    shown.join(", ")
 }
 
 /// The droplets that serve. `by_name`: the droplets of nodes without a provider ID. `missing`: droplets that do not exist.
@@ -519,6 +705,7 @@ pub(crate) fn backends(
 ) -> Backends {
     let mut droplets = BTreeSet::new();
     let (mut unreachable, mut only_v4, mut dual) = (0, Vec::new(), false);
+    let mut unknown = Vec::new();
     for node in nodes.eligible() {
         let v4 = node.has_address(AddressType::ExternalIP, IpFamily::V4);
         let v6 = node.has_address(AddressType::ExternalIP, IpFamily::V6);
@@ -531,38 +718,62 @@ pub(crate) fn backends(
             unreachable += 1;
             continue;
         }
-        let id = match node.view.provider_id.as_deref().filter(|id| !id.is_empty()) {
-            Some(provider_id) => droplet_id(provider_id).ok().flatten(),
-            None => by_name.get(&node.view.name).copied(),
+        let name = &node.view.name;
+        let (id, reason) = match node.view.provider_id.as_deref() {
+            None | Some("") => {
+                let id = by_name.get(name).copied();
+                (id, "no provider ID, and not exactly one droplet with its name".to_owned())
+            }
+            Some(provider_id) => {
+                let id = droplet_id(provider_id).ok().flatten();
+                (id, format!("provider ID {provider_id}"))
+            }
         };
-        droplets.extend(id.filter(|id| !missing.contains(id)));
+        match id {
+            Some(id) if missing.contains(&id) => {}
+            Some(id) => {
+                droplets.insert(id);
+            }
+            None => unknown.push(NodeLeftOut::new(name, format!("({reason})"))),
+        }
     }
-    let stack = match kind {
-        _ if internal => "IPV4",
-        LbType::RegionalNetwork if !dual || !only_v4.is_empty() => "IPV4",
-        _ => "DUALSTACK",
-    };
+    let lacks_v6 = kind == LbType::RegionalNetwork && (!dual || !only_v4.is_empty());
+    let stack = if internal || lacks_v6 { "IPV4" } else { "DUALSTACK" };
     Backends {
         droplets: (!droplets.is_empty()).then(|| droplets.into_iter().collect()),
         stack,
         unreachable,
         only_v4,
+        unknown,
     }
 }
 
-/// Why a load balancer with these backends cannot be created. The flag is set if the reason needs a separate Event.
-pub(crate) fn uncreatable(spec: &Spec, backends: &Backends) -> Option<(String, bool)> {
+/// Why a load balancer cannot be created.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Uncreatable {
+    pub(crate) text: String,
+    /// Whether an Event reports it, also of a load balancer that exists.
+    pub(crate) needs_event: bool,
+}
+
+/// Why a load balancer with these backends cannot be created.
+pub(crate) fn uncreatable(spec: &Spec, backends: &Backends) -> Option<Uncreatable> {
     let (is_network, is_dual) = (spec.kind == LbType::RegionalNetwork, spec.stack == Some("DUALSTACK"));
     if spec.internal && is_dual {
-        return Some((format!("{}: {ONLY_IPV4}", a::NETWORK_STACK), true));
+        return Some(Uncreatable {
+            text: format!("{}: {ONLY_IPV4}", a::NETWORK_STACK),
+            needs_event: true,
+        });
     }
     if is_dual && is_network && !backends.only_v4.is_empty() {
-        let mut names: Vec<_> = backends.only_v4.iter().take(SHOWN).map(String::as_str).collect();
-        if backends.only_v4.len() > SHOWN {
-            names.push("..");
-        }
-        let text = "network stack DUALSTACK needs nodes with public IPv6 addresses; these nodes have none";
-        return Some((format!("{text}: {}", names.join(", ")), true));
+        let text = format!(
+            "network stack DUALSTACK needs nodes with public IPv6 addresses; these nodes have none: {}",
+            first(&backends.only_v4)
+        );
+        return Some(Uncreatable {
+            text,
+            needs_event: true,
+        });
     }
     if backends.droplets.is_some() {
         return None;
@@ -573,9 +784,28 @@ pub(crate) fn uncreatable(spec: &Spec, backends: &Backends) -> Option<(String, b
             "{count} nodes have no public IPv4 address, which an external load balancer of type REGIONAL_NETWORK needs; \
              one that is created with {kind} REGIONAL or {network} INTERNAL needs none"
         );
-        return Some((text, true));
+        return Some(Uncreatable {
+            text,
+            needs_event: true,
+        });
     }
-    Some(("no ready nodes available for load balancer".to_owned(), false))
+    if let Some(text) = backends.left_out() {
+        return Some(Uncreatable {
+            text,
+            needs_event: false,
+        });
+    }
+    if backends.unreachable > 0 {
+        let count = backends.unreachable;
+        return Some(Uncreatable {
+            text: format!("{count} nodes have no IPv4 address; a load balancer needs a node with one"),
+            needs_event: true,
+        });
+    }
+    Some(Uncreatable {
+        text: "no ready nodes available for load balancer".to_owned(),
+        needs_event: false,
+    })
 }
 
 #[cfg(test)]

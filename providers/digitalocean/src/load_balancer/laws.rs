@@ -8,15 +8,20 @@ use ccm_core::{
     load_balancer::{ClusterView, Effect, Protocol, ServiceView, default_name},
     plan::Member,
     testkit::laws::{
-        Clusters, Edit, Ids, Lawful, Line, Owner, SERVICES, Setting, laws, ownership_tag, service_id,
+        Clusters, Edit, Ids, Lawful, Line, Owner, SERVICES, Setting, concurrent, laws, ownership_tag,
+        service_id,
     },
 };
 use serde_json::{Value, json};
 
 use super::{
-    annotations,
-    document::{Balancer, ClusterTags, RULES},
-    model::{Change, Inputs, Key, Model, Observed, Reply},
+    annotations, desired,
+    document::{Balancer, RULES, field},
+    model::{
+        BalancerChange, BalancerDirectory, BalancerInputs, BalancerKey, BalancerReply, Model,
+        ObservedBalancer,
+    },
+    ownership::ClusterTags,
 };
 
 fn model() -> Model {
@@ -51,10 +56,9 @@ fn set(balancer: &mut Balancer, change: impl Fn(&mut Value)) {
 
 /// The sorted items of a list.
 fn sorted(list: &Value) -> Vec<String> {
-    let list = list.as_array().into_iter().flatten();
-    let mut list: Vec<_> = list.map(Value::to_string).collect();
-    list.sort();
-    list
+    let mut items: Vec<_> = list.as_array().into_iter().flatten().map(Value::to_string).collect();
+    items.sort();
+    items
 }
 
 impl Lawful for Model {
@@ -69,16 +73,17 @@ impl Lawful for Model {
     }
 
     fn clusters(&self) -> Clusters {
-        let health = Setting::annotation(annotations::OVERRIDE_HEALTH_CHECK, "true");
-        let health = health.and(annotations::HEALTH_PATH, "/up");
+        let health = Setting::annotation(annotations::OVERRIDE_HEALTH_CHECK, "true")
+            .and(annotations::HEALTH_PATH, "/up");
         Clusters {
             names: vec!["kubernetes"],
             ports: vec![(Protocol::Tcp, 80), (Protocol::Tcp, 443), (Protocol::Tcp, 8080)],
             settings: vec![
                 vec![
-                    Setting::annotation(annotations::SIZE_UNIT, "2"),
-                    Setting::annotation(annotations::SIZE_UNIT, "many").invisible(),
+                    Setting::annotation(annotations::HEALTH_INTERVAL, "7"),
+                    Setting::annotation(annotations::HEALTH_INTERVAL, "many").invisible(),
                 ],
+                vec![Setting::annotation(annotations::SIZE_UNIT, "2").invisible()],
                 vec![Setting::annotation(annotations::NETWORK, "INTERNAL").invisible()],
                 vec![health.invisible()],
                 vec![Setting::annotation(annotations::DISOWN, "true")],
@@ -93,31 +98,40 @@ impl Lawful for Model {
                 let name = default_name(&service_id(number % SERVICES));
                 truth.retain(|_, balancer| balancer.name() != name);
             }),
-            edit("resize", |document| document["size_unit"] = json!(3)),
+            edit("resize", |document| document[field::SIZE_UNIT] = json!(3)),
             edit("other droplets", |document| {
-                document["droplet_ids"] = json!([1, 9]);
+                document[field::DROPLET_IDS] = json!([1, 9]);
             }),
-            edit("no rules", |document| document["forwarding_rules"] = json!([])),
-            edit("remove tags", |document| document["tags"] = json!([])),
+            edit("no rules", |document| document[field::FORWARDING_RULES] = json!([])),
+            edit("remove tags", |document| document[field::TAGS] = json!([])),
             // A load balancer of another cluster is refused before planning: see `tests/provider/balancing.rs`.
         ]
     }
 
-    fn view(&self, truth: &Truth, key: &Key, members: &[Member<Self>], _: &ClusterView) -> Observed {
+    fn view(
+        &self,
+        truth: &Truth,
+        key: &BalancerKey,
+        members: &[Member<Self>],
+        cluster: &ClusterView,
+    ) -> ObservedBalancer {
         let mut services = members.iter().map(|member| &member.service);
         let annotated = services.find_map(|service| truth.get(service.annotation(annotations::ID)?));
         let found = match key {
-            Key::Balancer(id) => truth.get(id),
-            Key::New(name) => annotated.or_else(|| truth.values().find(|balancer| balancer.name() == name)),
+            BalancerKey::Existing(id) => truth.get(id),
+            BalancerKey::New(name) => {
+                annotated.or_else(|| truth.values().find(|balancer| balancer.name() == name))
+            }
         };
-        Observed {
+        ObservedBalancer {
             balancer: found.cloned(),
-            ..Observed::default()
+            identity: Arc::new(self.identity(cluster, &BTreeMap::new())),
+            ..ObservedBalancer::default()
         }
     }
 
-    fn store(&self, truth: &mut Truth, key: &Key, after: Observed) {
-        if let Key::Balancer(id) = key {
+    fn store(&self, truth: &mut Truth, key: &BalancerKey, after: ObservedBalancer) {
+        if let BalancerKey::Existing(id) = key {
             truth.remove(id);
         }
         if let Some(balancer) = after.balancer {
@@ -125,22 +139,38 @@ impl Lawful for Model {
         }
     }
 
-    fn directory(&self, truth: &Truth) -> Listing<Balancer> {
-        truth.values().cloned().collect()
-    }
-
-    fn inputs(&self, truth: &Truth, key: &Key, _: &[Member<Self>], _: &ClusterView) -> Inputs {
-        let existing = match key {
-            Key::Balancer(id) => truth.get(id).cloned().map(Arc::new),
-            Key::New(_) => None,
-        };
-        Inputs {
-            existing,
-            ..Inputs::default()
+    fn directory(&self, truth: &Truth) -> BalancerDirectory {
+        let listing: Listing<Balancer> = truth.values().cloned().collect();
+        BalancerDirectory {
+            listing: Arc::new(listing),
+            is_current: true,
         }
     }
 
-    fn reply(&self, change: &Change, observed: &Observed, ids: &Ids) -> Reply {
+    fn inputs(
+        &self,
+        truth: &Truth,
+        key: &BalancerKey,
+        members: &[Member<Self>],
+        cluster: &ClusterView,
+    ) -> BalancerInputs {
+        let existing = match key {
+            BalancerKey::Existing(id) => truth.get(id).cloned().map(Arc::new),
+            BalancerKey::New(_) => None,
+        };
+        let readings = Member::active(members).map(|Member { service, .. }| {
+            let reading = desired::read(service, &self.settings, existing.as_deref(), None);
+            (service.id.clone(), reading)
+        });
+        BalancerInputs {
+            readings: readings.collect(),
+            existing,
+            identity: Arc::new(self.identity(cluster, &BTreeMap::new())),
+            ..BalancerInputs::default()
+        }
+    }
+
+    fn reply(&self, change: &BalancerChange, observed: &ObservedBalancer, ids: &Ids) -> BalancerReply {
         let serial = ids.number();
         match change.effect {
             Effect::Create => {
@@ -158,19 +188,19 @@ impl Lawful for Model {
         }
     }
 
-    fn fail(&self, truth: &mut Truth, key: &Key) {
-        if let Key::Balancer(id) = key
+    fn fail(&self, truth: &mut Truth, key: &BalancerKey) {
+        if let BalancerKey::Existing(id) = key
             && let Some(balancer) = truth.get_mut(id)
         {
-            set(balancer, |document| document["status"] = json!("errored"));
+            set(balancer, |document| document[field::STATUS] = json!("errored"));
         }
     }
 
     fn repair(&self, truth: &mut Truth) {
         for balancer in truth.values_mut() {
             set(balancer, |document| {
-                document["status"] = json!("active");
-                document["ip"] = json!("203.0.113.251");
+                document[field::STATUS] = json!("active");
+                document[field::IP] = json!("203.0.113.251");
             });
         }
     }
@@ -179,24 +209,24 @@ impl Lawful for Model {
         let mut picture = Vec::new();
         for balancer in truth.values() {
             let name = balancer.name();
-            let owner = self.owner_if(|service| default_name(service) == name);
-            let tags = ClusterTags::new(&ownership_tag(), None);
-            let owner = owner.foreign_if(tags.foreign(balancer).is_some());
+            let cluster_tags = ClusterTags::new(&ownership_tag(), None);
+            let owner = self
+                .owner_if(|service| default_name(service) == name)
+                .foreign_if(cluster_tags.foreign(balancer).is_some());
             let mut document = RULES.writable(balancer);
-            let tags = std::mem::take(&mut document["tags"]);
+            let tags = std::mem::take(&mut document[field::TAGS]);
             if owner == Owner::Foreign {
                 picture.push(Line::exact(format!("{name}: {document} {tags}"), &owner));
                 continue;
             }
-            for field in ["droplet_ids", "forwarding_rules"] {
+            for field in [field::DROPLET_IDS, field::FORWARDING_RULES] {
                 let text = format!("{name} {field} {:?}", sorted(&document[field]));
                 picture.push(Line::exact(text, &owner));
             }
-            for field in ["size_unit", "health_check"] {
-                picture.push(Line::exact(format!("{name} {field} {}", document[field]), &owner));
-            }
-            // Immutable: a Service that does not set them keeps the present values.
-            for field in ["network", "type"] {
+            let check = format!("{name} health_check {}", document[field::HEALTH_CHECK]);
+            picture.push(Line::exact(check, &owner));
+            // A Service that does not set them keeps the present values.
+            for field in [field::NETWORK, field::TYPE, field::SIZE_UNIT] {
                 let text = format!("{name} {field} {}", document[field]);
                 picture.push(Line::exact(text, &owner.or_cluster()));
             }
@@ -204,7 +234,7 @@ impl Lawful for Model {
         picture
     }
 
-    fn destroys(&self, change: &Change, _: &Observed, _: &ServiceView) -> bool {
+    fn destroys(&self, change: &BalancerChange, _: &ObservedBalancer, _: &ServiceView) -> bool {
         change.effect == Effect::Delete
     }
 }
@@ -212,4 +242,9 @@ impl Lawful for Model {
 #[test]
 fn the_model_keeps_the_laws() {
     laws(&model(), 96);
+}
+
+#[test]
+fn the_model_keeps_the_laws_when_passes_run_at_the_same_time() {
+    concurrent::histories(&model(), 200);
 }

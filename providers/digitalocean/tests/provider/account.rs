@@ -10,7 +10,7 @@ use ccm_core::{
 };
 use ccm_sim::{
     Action, Fault,
-    digitalocean::{Config, DigitalOcean},
+    digitalocean::{Config, DigitalOcean, Switches},
 };
 use serde_json::json;
 
@@ -248,12 +248,12 @@ async fn a_thousand_nodes_that_join_share_one_listing() {
         while listings() < 2 {
             tokio::task::yield_now().await;
         }
-        assert!(listings() < 6);
+        assert!(listings() < 21);
         find_all(&*cloud, rest, recent).await;
     });
     find_all(&*cloud, &names[..10], recent).await;
-    assert_eq!(listings(), 6, "5 pages, and one of droplets with a GPU");
-    assert_eq!(sim.calls().len(), 7, "and the regions");
+    assert_eq!(listings(), 21, "20 pages, and one of droplets with a GPU");
+    assert_eq!(sim.calls().len(), 22, "and the regions");
 }
 
 #[tokio::test]
@@ -314,12 +314,12 @@ async fn the_region_comes_from_the_metadata_service_unless_it_is_configured() {
 }
 
 #[tokio::test]
-async fn a_thousand_droplets_cost_six_calls_and_one_costs_one() {
+async fn a_thousand_droplets_cost_a_listing_and_one_costs_one_call() {
     let (sim, cloud) = connected().await;
     let names = create_a_thousand(&sim);
     sim.clear_calls();
     find_all(&*cloud, &names, Freshness::now()).await;
-    assert_eq!(sim.calls().len(), 6, "five pages, and one of GPU droplets");
+    assert_eq!(sim.calls().len(), 21, "20 pages, and one of GPU droplets");
     let id = format!("digitalocean://{}", sim.documents("droplets")[7]["id"]);
     sim.clear_calls();
     let query = query("", Some(&id), Need::Existence);
@@ -395,6 +395,21 @@ async fn the_check_names_missing_scopes() {
         "VPC 11111111-2222-4333-8444-555555555555 not found in this account",
     ];
     assert_eq!(found, expected.map(|message| (Severity::Error, message)));
+    // The API omits the tags of load balancers.
+    sim.clear_faults();
+    crate::cloud::create_balancer(&sim, "web");
+    for returns_tags in [true, false] {
+        sim.set_switches(Switches {
+            returns_tags,
+            ..Switches::default()
+        });
+        let checker = provider().checker.unwrap()(&context(environment(&sim))).unwrap();
+        let findings = checker.cloud().await.findings;
+        let found: Vec<_> = findings.iter().map(|found| (found.severity, &*found.message)).collect();
+        let text = "the API returns load balancers without their tags, so that orphaned load balancers are not found";
+        let expected = (!returns_tags).then_some((Severity::Warning, text));
+        assert_eq!(found, expected.into_iter().collect::<Vec<_>>());
+    }
     let refused = context(environment(&sim).with("DO_ACCESS_TOKEN", "other"));
     let report = provider().checker.unwrap()(&refused).unwrap().cloud().await;
     assert_eq!((report.findings.len(), report.scope.is_none()), (1, true));

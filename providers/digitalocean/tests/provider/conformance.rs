@@ -84,7 +84,8 @@ const EDITS: [Edit; 10] = [
     Edit::new("remove rule", EditResult::Reverted),
     Edit::new("change health check", EditResult::Reverted),
     Edit::new("remove droplet", EditResult::Reverted),
-    Edit::new("resize", EditResult::Reverted),
+    // No annotation sets the size.
+    Edit::new("resize", EditResult::Unchanged),
     Edit::new("choose project", EditResult::Unchanged),
     Edit::new("choose ciphers", EditResult::Unchanged),
     Edit::new("add tag", EditResult::Unchanged),
@@ -237,8 +238,7 @@ impl BalancerSubject for Simulated {
     }
 
     fn change(&self, service: &mut ServiceView) {
-        let annotations =
-            "size-unit=3; healthcheck-healthy-threshold=4; allow-rules=ip:192.0.2.1, cidr:198.51.100.0/24";
+        let annotations = "healthcheck-check-interval-seconds=7; healthcheck-healthy-threshold=4; allow-rules=ip:192.0.2.1, cidr:198.51.100.0/24";
         annotate_all(service, ANNOTATION, annotations);
     }
 

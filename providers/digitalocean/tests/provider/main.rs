@@ -2,6 +2,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 mod account;
+mod answers;
 mod balancing;
 mod cloud;
 mod conformance;
+mod listings;
+mod ownership;

@@ -320,8 +320,8 @@ impl CloudCheck<'_> {
         match found {
             Ok(Some(document)) => {
                 let all = document["providers"].as_array();
-                let names = all.into_iter().flatten().filter_map(|known| known["name"].as_str());
-                let names: Vec<_> = names.collect();
+                let names: Vec<_> =
+                    all.into_iter().flatten().filter_map(|known| known["name"].as_str()).collect();
                 if !names.contains(&spec.as_str()) {
                     let message = format!("this Octavia has no provider {spec:?}");
                     let fix = format!("write one of: {}", names.join(", "));

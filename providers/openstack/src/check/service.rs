@@ -7,7 +7,7 @@ use ccm_core::{
 
 use crate::load_balancer::{
     annotations::{self, TABLE},
-    desired::Inputs,
+    desired::PartInputs,
     features::{Capabilities, METHODS},
     secrets::SecretRef,
     settings::LoadBalancing,
@@ -99,21 +99,25 @@ fn event_warnings(
     if let Some(method) = can.methods.first().filter(|_| !METHODS.contains(&&*spec.method)) {
         (*method).clone_into(&mut spec.method);
     }
-    let inputs = Inputs {
+    let inputs = PartInputs {
         can,
-        ..Inputs::default()
+        ..PartInputs::default()
     };
     let warnings = warnings::warnings(settings, service, &spec, &ClusterView::default(), &inputs);
     let place = |reason| match reason {
-        "LoadBalancerSourceRangesIgnored" if service.source_ranges.is_some() => {
-            Field::Spec("loadBalancerSourceRanges")
+        "LoadBalancerSourceRangesIgnored" | "LoadBalancerSourceRangesLeftOut" => {
+            if service.source_ranges.is_some() {
+                Field::Spec("loadBalancerSourceRanges")
+            } else {
+                Field::annotation(annotations::SOURCE_RANGES)
+            }
         }
-        "LoadBalancerSourceRangesIgnored" => Field::annotation(annotations::SOURCE_RANGES),
+        "LoadBalancerProxyProtocolIgnored" => Field::annotation(annotations::PROXY_PROTOCOL),
         "LoadBalancerAvailabilityZonesIgnored" => Field::annotation(annotations::AVAILABILITY_ZONE),
         "LoadBalancerTagsIgnored" => tags::requests(service).next().map_or(Field::Whole, Field::annotation),
         "LoadBalancerHealthMonitorMissing" => Field::Spec("externalTrafficPolicy"),
         "LoadBalancerSingleStack" => Field::Spec("ipFamilyPolicy"),
-        "LoadBalancerFloatingIPSkipped" => Field::Spec("ipFamilies"),
+        "LoadBalancerFloatingIPSkipped" | "LoadBalancerAddressFamily" => Field::Spec("ipFamilies"),
         _ => Field::Whole,
     };
     let each = warnings.into_iter().map(|warning| ServiceFinding {

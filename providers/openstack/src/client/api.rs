@@ -111,9 +111,10 @@ impl PageSizes {
     pub(crate) fn get(&self, kind: &str) -> usize {
         let most = self.most.lock().get(kind).copied().unwrap_or(PAGE_SIZE);
         let failed = self.failed.lock().get(kind).copied();
-        match failed.is_some_and(|at| at.elapsed() < SHORTER_FOR) {
-            true => most.min(PAGE_SIZE / SHORTER),
-            false => most,
+        if failed.is_some_and(|at| at.elapsed() < SHORTER_FOR) {
+            most.min(PAGE_SIZE / SHORTER)
+        } else {
+            most
         }
     }
 
@@ -217,8 +218,7 @@ impl Api {
 
     /// The project, the user and the region of the credentials.
     pub(crate) fn scope(&self) -> String {
-        let region = self.region.as_deref();
-        let region = region.map(|region| format!(", region {region:?}")).unwrap_or_default();
+        let region = self.region.as_deref().map(|region| format!(", region {region:?}")).unwrap_or_default();
         format!("{}{region}", self.keystone.scope())
     }
 
@@ -277,7 +277,7 @@ impl Api {
     ///
     /// # Errors
     ///
-    /// As [`crate::error`] maps them. With [`ccm_core::Outcome::Unknown`] the change may have happened nevertheless.
+    /// As [`crate::error`] maps them. With [`ccm_core::RequestOutcome::Unknown`] the change may have happened nevertheless.
     pub(crate) async fn write<T: DeserializeOwned + Send>(
         &self,
         write: &Call<'_>,

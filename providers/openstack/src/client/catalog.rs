@@ -71,11 +71,11 @@ impl Interface {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct Catalog {
-    services: Vec<Entry>,
+    services: Vec<CatalogEntry>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-struct Entry {
+struct CatalogEntry {
     #[serde(rename = "type")]
     kind: String,
     #[serde(default)]

@@ -84,13 +84,13 @@ pub(crate) struct Keystone {
     gate: Gate,
     /// Incremented when a renewed token has another user or project.
     identity: Generation,
-    state: Mutex<State>,
+    state: Mutex<KeystoneState>,
     /// Locked during a renewal.
     renewing: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
-struct State {
+struct KeystoneState {
     /// The base URL of API version 3, once known: from `auth-url` or Keystone's list of versions.
     api: Option<Url>,
     token: Option<Arc<Token>>,
@@ -360,8 +360,13 @@ impl Keystone {
 
     /// The project and user of the current token and the URL, for errors and Events.
     pub(super) fn scope(&self) -> String {
-        let holder = self.state.lock().token.as_ref().map(|token| token.holder.to_string());
-        let holder = holder.unwrap_or_else(|| "no project".to_owned());
+        let holder = self
+            .state
+            .lock()
+            .token
+            .as_ref()
+            .map(|token| token.holder.to_string())
+            .unwrap_or_else(|| "no project".to_owned());
         format!("{holder} as {} of {}", self.credentials.identity, self.auth_url())
     }
 

@@ -85,8 +85,8 @@ fn document<'de, V: Deserialize<'de>, D: Deserializer<'de>>(
     deserializer: D,
     key: &'static str,
 ) -> Result<(V, bool), D::Error> {
-    struct Document<V>(&'static str, PhantomData<V>);
-    impl<'de, V: Deserialize<'de>> Visitor<'de> for Document<V> {
+    struct ResourceDocument<V>(&'static str, PhantomData<V>);
+    impl<'de, V: Deserialize<'de>> Visitor<'de> for ResourceDocument<V> {
         type Value = (V, bool);
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -109,7 +109,7 @@ fn document<'de, V: Deserialize<'de>, D: Deserializer<'de>>(
             Ok((found.ok_or_else(|| de::Error::missing_field(self.0))?, has_next))
         }
     }
-    deserializer.deserialize_map(Document(key, PhantomData))
+    deserializer.deserialize_map(ResourceDocument(key, PhantomData))
 }
 
 impl<'de, T: Resource> Deserialize<'de> for Single<T> {
@@ -239,7 +239,7 @@ impl Api {
         let page: Collection<T> = self.get(&get, priority).await?;
         let last = page.things.last().map(|thing| thing.id().to_owned());
         Ok(Page {
-            next: last.filter(|_| page.has_next),
+            next: if page.has_next { last } else { None },
             items: page.things,
         })
     }

@@ -1,4 +1,4 @@
-//! The Go cloud controller's metrics of calls, under its names. They count each request, `ccm_cloud_*` whole calls.
+//! Upstream's metrics of calls, under its names. They count each request, `ccm_cloud_*` whole calls.
 
 use ccm_core::client::{PROMETHEUS_BUCKETS, TimedConfig};
 

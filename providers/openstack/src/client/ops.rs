@@ -16,7 +16,7 @@ pub(super) const KEY_MANAGER: &str = "key-manager";
 // Octavia refuses a second change during the first one, and a PUT with a revision cannot match twice. A write without
 // an answer is therefore followed by a read. Only deletions in Neutron may be repeated without one.
 operations! {
-    /// A kind of call. Where the Go cloud controller has it, the name is the same.
+    /// A kind of call. Where upstream has it, the name is the same.
     pub(crate) enum Op {
         /// Keystone's list of versions.
         VersionList = "version_list", IDENTITY, Read;

@@ -3,7 +3,7 @@
 //! Changes of credentials, the connection to Keystone and quotas do. Everything else needs a restart: it affected nodes
 //! already, or is read in many places that would have to change together.
 
-use ccm_core::config::{Changes, ConfigFile};
+use ccm_core::config::{ConfigChanges, ConfigFile};
 
 use super::Config;
 
@@ -19,8 +19,8 @@ const WHERE: [&str; 3] = ["[Global] use-clouds", "[Global] clouds-file", "[Globa
 impl Config {
     /// The changes from this config to a new one. Values count, not their spelling. The content of a file counts as the
     /// value of the key that names it.
-    pub(crate) fn changes(&self, new: &Self) -> Changes {
-        let mut changes = Changes::default();
+    pub(crate) fn changes(&self, new: &Self) -> ConfigChanges {
+        let mut changes = ConfigChanges::default();
         let reported = self.given.changed_keys(&new.given);
         changes.live.extend(reported.iter().map(|key| format!("[Global] {key}")));
         let (tls, new_tls) = (&self.settings.connection.tls, &new.settings.connection.tls);

@@ -17,7 +17,7 @@ use super::credentials::{Given, refuse};
 /// The values of an entry that are used.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-struct Entry {
+struct CloudEntry {
     profile: Option<String>,
     cloud: Option<String>,
     auth: Given,
@@ -32,12 +32,12 @@ struct Entry {
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct File {
-    clouds: BTreeMap<String, Entry>,
+    clouds: BTreeMap<String, CloudEntry>,
     #[serde(rename = "public-clouds")]
-    public_clouds: BTreeMap<String, Entry>,
+    public_clouds: BTreeMap<String, CloudEntry>,
 }
 
-impl Entry {
+impl CloudEntry {
     /// The values of `[Global]` in their place.
     fn into_given(self) -> Given {
         Given {
@@ -78,8 +78,11 @@ pub(super) fn entry(
         None => match search("clouds", &directories, files, problems)? {
             Some(found) => found,
             None => {
-                let places = directories.iter().map(|place| place.display().to_string());
-                let places = places.collect::<Vec<_>>().join(", ");
+                let places = directories
+                    .iter()
+                    .map(|place| place.display().to_string())
+                    .collect::<Vec<_>>()
+                    .join(", ");
                 let what = format!("clouds.yaml not found in {places}");
                 return refuse(problems, "use-clouds", what);
             }

@@ -1,6 +1,6 @@
 //! Credentials from keys. Ambiguous or incomplete ones are refused here with a reason; Keystone would only answer 401.
 
-use ccm_core::config::{Problems, same_value};
+use ccm_core::{config::Problems, same_value};
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 use url::Url;
@@ -55,7 +55,7 @@ macro_rules! given {
 
             /// The keys of `[Global]` that differ, except those whose effect is compared ([`super::changes`]).
             pub(super) fn changed_keys(&self, new: &Self) -> Vec<&'static str> {
-                let same = [$(($key, same_value(&self.$field, &new.$field)),)+].into_iter();
+                let same = [$(($key, same_value!(self.$field, new.$field)),)+].into_iter();
                 let changed = same.filter(|(_, same)| !same).map(|(key, _)| key);
                 changed.filter(|key| !["region", "os-endpoint-type"].contains(key)).collect()
             }
@@ -143,7 +143,7 @@ fn auth_url(given: &Given, problems: &mut Problems) -> Option<Url> {
     }
 }
 
-/// Selects the method in the order of the Go cloud controller: token, password, application credential. Several methods
+/// Selects the method in the order of the Go cloud-controller-manager: token, password, application credential. Several methods
 /// are refused, since the order may select one that is not intended. Harmless extra values only cause a warning.
 fn identity(given: &Given, problems: &mut Problems) -> Option<Identity> {
     if given.trust_id.is_some() {

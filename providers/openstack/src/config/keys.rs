@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ccm_core::config::{GoDuration, config_file, config_section};
+use ccm_core::config::{GoDuration, NameList, config_file, config_section};
 use secrecy::SecretString;
 
 use crate::{
@@ -81,9 +81,9 @@ config_section! {
         /// Leave IPv6 addresses out.
         "ipv6-support-disabled" => pub(crate) ipv6_support_disabled: bool,
         /// Name of a network whose fixed addresses are external ones. May be given several times. Example: `public`.
-        "public-network-name" => pub(crate) public_network_name: Vec<String>,
-        /// Name of a network whose fixed addresses are internal ones; those of other networks are left out. May be given several times. Without it: all networks. Example: `cluster`.
-        "internal-network-name" => pub(crate) internal_network_name: Vec<String>,
+        "public-network-name" => pub(crate) public_network_name: NameList,
+        /// Name of a network whose fixed addresses are internal ones; those of other networks are left out. May be given several times. Without it: all networks. If only empty names are given, nodes that have addresses keep exactly these, and new nodes get the addresses of all networks. Example: `cluster`.
+        "internal-network-name" => pub(crate) internal_network_name: NameList,
         /// CIDRs, separated by commas or white space. Addresses in the first of them come first; those in none come last. Without it: the order of Neutron's list when a node is initialized; later the node keeps its order. Example: `10.0.0.0/8, 192.168.0.0/16`.
         "address-sort-order" => pub(crate) address_sort_order: String,
     }
@@ -102,9 +102,9 @@ config_section! {
 config_section! {
     /// Routes to the nodes' Pods, for Pod networks without an overlay.
     pub(crate) struct Route {
-        /// Id of the router that gets the routes, or several separated by commas, each of which gets all routes. Empty: no routes. The Go cloud controller supports only one. Example: `1f2e3d4c-5b6a-4978-8897-a6b5c4d3e2f1`.
+        /// Id of the router that gets the routes, or several separated by commas, each of which gets all routes. Empty: no routes. The Go cloud-controller-manager supports only one. Example: `1f2e3d4c-5b6a-4978-8897-a6b5c4d3e2f1`.
         "router-id" => pub(crate) router_id: String,
-        /// Whether the nodes' ports get the network of the node's Pods (`allowed_address_pairs`), without which a port with port security drops the Pods' packets. Has no effect where Neutron lacks the extension. The Go cloud controller does not know this key.
+        /// Whether the nodes' ports get the network of the node's Pods (`allowed_address_pairs`), without which a port with port security drops the Pods' packets. Has no effect where Neutron lacks the extension. The Go cloud-controller-manager does not know this key.
         "allowed-address-pairs" => pub(crate) allowed_address_pairs: bool = true,
     }
 }

@@ -114,6 +114,39 @@ bs-version = v3            # ignored
 }
 
 #[test]
+fn an_empty_network_name_is_no_name() {
+    let load = |keys: &str| {
+        let (settings, warnings) = load_text(&(global("token = t") + "[Networking]\n" + keys)).unwrap();
+        let warnings: Vec<_> =
+            warnings.iter().map(|warning| (warning.line(), warning.message().to_owned())).collect();
+        (settings.instances.networking, warnings)
+    };
+    // The template of a well-known installer.
+    let (networking, warnings) = load("internal-network-name=\"\"\npublic-network-name=\"\"\n");
+    assert!(networking.has_only_empty_internal_names);
+    assert!(networking.internal.is_empty() && networking.public.is_empty());
+    let lines: Vec<_> = warnings.iter().map(|(line, _)| *line).collect();
+    assert_eq!(lines, [Some(5), Some(5), Some(6)], "{warnings:?}");
+    assert!(warnings[0].1.starts_with("[Networking] internal-network-name: an empty name"));
+    assert!(warnings[1].1.contains("nodes that have addresses keep them"));
+    assert!(warnings[2].1.starts_with("[Networking] public-network-name: an empty name"));
+
+    let (networking, warnings) = load("internal-network-name=\ninternal-network-name=net\n");
+    assert!(!networking.has_only_empty_internal_names);
+    assert_eq!(networking.internal, ["net"]);
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    // Such as the key without a value, which empties the list.
+    let (networking, warnings) = load("internal-network-name\n");
+    assert!(!networking.has_only_empty_internal_names);
+    assert_eq!(warnings.len(), 0, "{warnings:?}");
+
+    let text = global("token = t") + "[Route]\nrouter-id = \"a,,b,\"\n";
+    let (settings, warnings) = load_text(&text).unwrap();
+    assert_eq!(settings.routes.routers, ["a", "b"]);
+    assert_eq!(warnings.len(), 2, "{warnings:?}");
+}
+
+#[test]
 fn every_way_to_authenticate_is_understood() {
     let cases = [
         (

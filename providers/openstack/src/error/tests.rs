@@ -1,7 +1,7 @@
 //! Recorded faults, and connection failures.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-use ccm_core::{Outcome, client::rest::Failure, plan::WriteConflict};
+use ccm_core::{RequestOutcome, client::rest::Failure, plan::WriteConflict};
 use http::{HeaderMap, Method, header::RETRY_AFTER};
 
 use super::*;
@@ -92,7 +92,7 @@ fn recorded_faults_become_the_right_errors() {
         let stale = conflict == Some(WriteConflict::Stale);
         assert_eq!(stale, case.stale, "{}", case.case);
         let unknown = case.unknown.unwrap_or(case.status >= 500 && case.status != 501);
-        assert_eq!(error.outcome() == Outcome::Unknown, unknown, "{}", case.case);
+        assert_eq!(error.outcome() == RequestOutcome::Unknown, unknown, "{}", case.case);
     }
 }
 

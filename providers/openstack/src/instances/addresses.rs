@@ -1,6 +1,6 @@
 //! The addresses of a node. Their types and order are part of the contract with users.
 //!
-//! The rules are exactly those of the Go cloud controller: a node's addresses must not change after a migration.
+//! The rules are exactly those of upstream: a node's addresses must not change after a migration.
 
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -18,6 +18,9 @@ pub(crate) struct Networking {
     pub(crate) public: Vec<String>,
     /// `internal-network-name`.
     pub(crate) internal: Vec<String>,
+    /// Whether `internal-network-name` has only empty names. Upstream then leaves out the addresses of all networks,
+    /// so that the addresses of existing nodes must not change.
+    pub(crate) has_only_empty_internal_names: bool,
     /// `address-sort-order`.
     pub(crate) sort_order: Vec<IpNet>,
 }
@@ -90,6 +93,37 @@ pub(crate) fn node_addresses(
     let mut addresses = list.addresses;
     sort(&mut addresses, &networking.sort_order);
     addresses
+}
+
+/// The setting that leaves out every address of a server, with its values. `None` if addresses remain or the server has none.
+pub(crate) fn address_filter(
+    networking: &Networking,
+    addresses: impl Fn(&Networking) -> Vec<NodeAddress>,
+) -> Option<String> {
+    let every_network = Networking {
+        internal: Vec::new(),
+        ..networking.clone()
+    };
+    let both_families = Networking {
+        ipv6_disabled: false,
+        ..networking.clone()
+    };
+    let everything = Networking {
+        ipv6_disabled: false,
+        ..every_network.clone()
+    };
+    if !addresses(networking).is_empty() || addresses(&everything).is_empty() {
+        return None;
+    }
+    let names = format!("[Networking] internal-network-name {}", networking.internal.join(", "));
+    let ipv6 = "[Networking] ipv6-support-disabled";
+    Some(if !addresses(&every_network).is_empty() {
+        names
+    } else if !addresses(&both_families).is_empty() {
+        ipv6.to_owned()
+    } else {
+        format!("{names} with {ipv6}")
+    })
 }
 
 struct List {

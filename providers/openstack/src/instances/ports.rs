@@ -96,7 +96,7 @@ impl Ports {
     }
 
     async fn of_chunk(&self, servers: &[&str], priority: Priority) -> Result<HashMap<String, Arc<Attached>>> {
-        // Neutron lists ports by ID. The Go cloud controller keeps that order, too.
+        // Neutron lists ports by ID. Upstream keeps that order, too.
         let ports = list_ports(&self.api, ("device_id", servers), &PORT_FIELDS, priority).await?;
         let mut attached: HashMap<String, Attached> = HashMap::new();
         for port in ports {

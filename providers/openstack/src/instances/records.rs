@@ -39,6 +39,9 @@ records! {
         metadata: Metadata,
         #[serde(rename = "OS-EXT-AZ:availability_zone")]
         availability_zone: String,
+        /// A hash of the compute host and the project. Empty while the server is on no host.
+        #[serde(rename = "hostId")]
+        host_id: String,
     }
 
     /// The used part of a server's metadata.

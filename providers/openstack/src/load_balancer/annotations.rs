@@ -1,6 +1,6 @@
 //! The annotations of Services.
 //!
-//! Values that the Go cloud controller tolerates get its default here, too, and are reported. A value that it or
+//! Values that the Go cloud-controller-manager tolerates get its default here, too, and are reported. A value that it or
 //! Octavia refuses is an error that names the annotation. An empty value overrides the config's value.
 
 use ccm_core::load_balancer::annotations;
@@ -16,6 +16,9 @@ annotations! {
     LOAD_BALANCER_ID = "loadbalancer.openstack.org/load-balancer-id", "text";
     /// Address of the load balancer. Written by the controller.
     LOAD_BALANCER_ADDRESS = "loadbalancer.openstack.org/load-balancer-address", "text";
+    /// With the PROXY protocol, whether the status shows a host name in place of the address. The Go cloud-controller-manager does not know
+    /// this annotation.
+    ENABLE_INGRESS_HOSTNAME = "loadbalancer.openstack.org/enable-ingress-hostname", "bool, default `enable-ingress-hostname`";
     /// The status shows only this name.
     HOSTNAME = "loadbalancer.openstack.org/hostname", "text";
     /// The `[LoadBalancerClass]` of the config to use.
@@ -42,7 +45,7 @@ annotations! {
     CONNECTION_LIMIT = "loadbalancer.openstack.org/connection-limit", "number, default -1";
     /// How connections are distributed over the members.
     LB_METHOD = "loadbalancer.openstack.org/lb-method", "text, default `lb-method`";
-    /// Members get the client's address by the PROXY protocol: `true` or `v1`, or `v2`.
+    /// Members get the client's address by the PROXY protocol: `true` or `v1`, or `v2`. Only at TCP ports.
     PROXY_PROTOCOL = "loadbalancer.openstack.org/proxy-protocol", "text, default `false`";
     /// Members get the client's address by the header `X-Forwarded-For`.
     X_FORWARDED_FOR = "loadbalancer.openstack.org/x-forwarded-for", "bool, default false";

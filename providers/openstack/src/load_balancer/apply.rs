@@ -1,18 +1,21 @@
 //! The calls of a plan: reading the observed state of parts, and sending one change after the other.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashSet, VecDeque},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque},
     sync::Arc,
     time::Duration,
 };
 
 use ccm_core::{
     Cloud, Error, ErrorKind, Freshness, Priority, Result, Retry, async_trait,
-    client::ClientMetrics,
-    load_balancer::{ClusterView, Effect, PartReport, ReadOptions, ReconcileMetrics, ServiceView},
+    client::{ClientMetrics, Listing},
+    load_balancer::{
+        ClusterView, Effect, FormerLoadBalancer, PartReport, ReadOptions, ReconcileMetrics, ServiceId,
+        ServiceView, SessionAffinity,
+    },
     plan::{
-        CredentialsCheck, Fact, GatheredInputs, Outcome, PartCloud, PollIntervals, PollTiming, ScopeCheck,
-        Wait,
+        CredentialsCheck, Fact, GatheredInputs, Membership, PartCloud, PollIntervals, PollTiming, ScopeCheck,
+        SendOptions, SendOutcome, Wait,
         objects::{Object, Objects, stale},
     },
 };
@@ -22,35 +25,42 @@ use tokio::time::Instant;
 use super::settings::LoadBalancing;
 use super::{
     annotations,
-    desired::{self, Inputs, server_of},
-    directory::{Directory, DirectoryCache},
+    desired::{self, PartInputs},
+    directory::{DirectoryCache, Listings, LoadBalancerDirectory},
     discover,
     features::{Capabilities, Feature},
-    kinds::{Kind, ListenerKey, MEMBERS, SINGLE_MEMBERS},
+    former,
+    kinds::{ListenerKey, MEMBERS, ObjectKind, SINGLE_MEMBERS},
     names,
-    observe::{self, LoadBalancerSnapshot, Observed},
-    part::{Key, Model, PartMember},
+    observe::{self, LoadBalancerSnapshot, ObservedPart},
+    part::{Model, OpenStackPart, PartMember},
     plan,
-    reads::{Contents, Reads},
+    reads::{Contents, REFUSED_AGE, Reads},
     reconcile::RECONCILE_METRICS,
-    responses::{LoadBalancer, Provisioning, State},
+    responses::{LoadBalancer, LoadBalancerState, Provisioning},
     send::Sender,
     spec,
-    steps::{Change, Reply},
+    steps::{PartChange, PartReply},
     tags::Unrecorded,
 };
-use crate::client::Api;
+use crate::{client::Api, error::is_permanent};
 
 /// The retry interval for a security group that its ports still use.
 const IN_USE: Duration = Duration::from_secs(2);
 /// How many IDs of deleted load balancers are remembered.
 const DELETED: usize = 1000;
-/// A port that Neutron refused to change is tried again after this.
-const REFUSED_AGE: Duration = Duration::from_secs(600);
 /// How long a shared poll of many load balancers is reused.
 const SHARED_POLL: Duration = Duration::from_millis(500);
 /// The same for load balancers that others left pending, which are less urgent.
 const SHARED_PENDING_POLL: Duration = Duration::from_secs(2);
+
+/// A Service's session affinity as this process observed it first.
+#[derive(Clone, Copy, Debug)]
+struct FirstAffinity {
+    is_sticky: bool,
+    /// Whether it was another one since then.
+    is_changed: bool,
+}
 
 /// A change that Octavia accepted.
 #[derive(Debug)]
@@ -78,13 +88,15 @@ pub(crate) struct Calls<C> {
     /// The last directory.
     directory_cache: Mutex<DirectoryCache>,
     /// When to poll the load balancers that Octavia is changing.
-    polls: Mutex<PollIntervals<Key>>,
+    polls: Mutex<PollIntervals<OpenStackPart>>,
     /// IDs of load balancers that this process created and has not observed as `ACTIVE` or deleted since.
     created: Mutex<HashSet<String>>,
     /// IDs of load balancers that this process deleted, the last one first.
     deleted: Mutex<VecDeque<String>>,
     /// The cluster as of the last pass: its ownership tag, and the nodes whose ports are read.
     cluster: Mutex<ClusterView>,
+    /// The session affinity of each Service as this process observed it first.
+    affinities: Mutex<HashMap<ServiceId, FirstAffinity>>,
     /// Requested tags that no Service records yet.
     unrecorded: Mutex<Unrecorded>,
     metrics: ReconcileMetrics,
@@ -102,24 +114,47 @@ impl<C: Clients> Calls<C> {
             created: Mutex::default(),
             deleted: Mutex::default(),
             cluster: Mutex::default(),
+            affinities: Mutex::default(),
             unrecorded: Mutex::default(),
             metrics: ReconcileMetrics::publish("openstack_reconcile", &RECONCILE_METRICS, metrics),
         }
     }
 
+    /// The Services among these members whose session affinity changed since this process observed them first.
+    fn changed_affinity(&self, members: &[PartMember]) -> BTreeSet<ServiceId> {
+        let mut affinities = self.affinities.lock();
+        let mut changed = BTreeSet::new();
+        for PartMember { service, .. } in members {
+            if !service.wants_load_balancer() {
+                affinities.remove(&service.id);
+                continue;
+            }
+            let is_sticky = service.session_affinity != SessionAffinity::None;
+            let first = affinities.entry(service.id.clone()).or_insert(FirstAffinity {
+                is_sticky,
+                is_changed: false,
+            });
+            first.is_changed = first.is_changed || first.is_sticky != is_sticky;
+            if first.is_changed {
+                changed.insert(service.id.clone());
+            }
+        }
+        changed
+    }
+
     async fn snapshot(
         &self,
         reads: &Reads,
-        key: &Key,
+        key: &OpenStackPart,
         members: &[PartMember],
         read: ReadOptions,
     ) -> Result<LoadBalancerSnapshot> {
         let balancers = match key {
-            Key::Balancer(id) => reads.load_balancer(id, read).await?.into_iter().collect(),
-            Key::New(name) => {
+            OpenStackPart::Balancer(id) => reads.load_balancer(id, read).await?.into_iter().collect(),
+            OpenStackPart::New(name) => {
                 let listing = reads.load_balancers(None, read).await?;
-                let remaining = listing.by_key(name);
-                let remaining = remaining.filter(|balancer| balancer.provisioning_status.remains());
+                let remaining =
+                    listing.by_key(name).filter(|balancer| balancer.provisioning_status.remains());
                 remaining.cloned().collect::<Vec<_>>()
             }
             _ => Vec::new(),
@@ -129,7 +164,8 @@ impl<C: Clients> Calls<C> {
                 self.created.lock().remove(&balancer.id);
             }
         }
-        let mut objects: Objects<Kind> = balancers.iter().map(|balancer| (&**balancer).into()).collect();
+        let mut objects: Objects<ObjectKind> =
+            balancers.iter().map(|balancer| (&**balancer).into()).collect();
         if objects.all.iter().any(observe::is_pending) {
             // The objects below it are read once it is not pending.
             return Ok(LoadBalancerSnapshot {
@@ -142,7 +178,21 @@ impl<C: Clients> Calls<C> {
             (known.name.to_string(), known.ownership_tag.clone())
         };
         let port = balancers.first().map(|balancer| balancer.vip_port_id.as_str());
-        let listing = reads.floating_ips(port.or(Some("")), read).await?;
+        let external = self.external(reads, members, read.priority).await?;
+        let listing = match reads.floating_ips(port.or(Some("")), read).await {
+            Ok(listing) => Some(listing),
+            Err(error) => {
+                let vips = balancers.first().map(|balancer| balancer.virtual_addresses()).unwrap_or_default();
+                if members.is_empty()
+                    || members.iter().any(|member| self.needs_floating_ips(member, &vips, external, &error))
+                {
+                    return Err(error);
+                }
+                None
+            }
+        };
+        let lacks_floating_ips = listing.is_none();
+        let listing = listing.unwrap_or_else(|| Arc::new(Listing::from_iter([])));
         let port = port.filter(|port| !port.is_empty());
         let attached = port.into_iter().flat_map(|port| {
             let found = listing.by_key(port);
@@ -162,7 +212,7 @@ impl<C: Clients> Calls<C> {
                 floating.extend(found.map(|found| (found.id.clone(), found)));
             }
         }
-        objects.all.extend(floating.into_values().map(|found| Object::from(&**found)));
+        objects.all.extend(floating.into_values().map(|found| reads.floating_object(found)));
         if let [balancer] = balancers.as_slice() {
             self.children(reads, key, balancer, &mut objects, members, read).await?;
         }
@@ -172,13 +222,32 @@ impl<C: Clients> Calls<C> {
         let mut ids = balancers.iter().map(|balancer| &balancer.id);
         Ok(LoadBalancerSnapshot {
             is_being_created: ids.any(|id| self.created.lock().contains(id)),
-            was_deleted: matches!(key, Key::Balancer(id) if self.deleted.lock().contains(id)),
-            external: self.external(reads, members, read.priority).await?,
+            was_deleted: matches!(key, OpenStackPart::Balancer(id) if self.deleted.lock().contains(id)),
+            external,
+            internal: PartMember::staying(members)
+                .filter(|member| spec::is_internal(&member.service, &self.settings))
+                .map(|member| names::load_balancer(&cluster, &member.service.id))
+                .collect(),
+            lacks_floating_ips,
             objects,
             cluster,
             ownership_tag,
             annotated,
         })
+    }
+
+    /// Whether the part must wait for this member while floating IPs cannot be read. A frozen member keeps its floating IP.
+    fn needs_floating_ips(&self, member: &PartMember, vips: &[&str], external: bool, error: &Error) -> bool {
+        let (service, settings) = (&member.service, &self.settings);
+        match member.membership {
+            Membership::Frozen(_) => false,
+            Membership::Leaving => spec::may_have_floating_ip(service, settings, vips, error),
+            Membership::Active => {
+                let has_network = external || !spec::floating_network(service, settings).is_empty();
+                (spec::is_public(service, settings) && has_network)
+                    || spec::may_have_floating_ip(service, settings, vips, error)
+            }
+        }
     }
 
     /// Whether an external network exists for Services that want a floating IP and name no network.
@@ -199,15 +268,15 @@ impl<C: Clients> Calls<C> {
     async fn children(
         &self,
         reads: &Reads,
-        key: &Key,
+        key: &OpenStackPart,
         balancer: &LoadBalancer,
-        objects: &mut Objects<Kind>,
+        objects: &mut Objects<ObjectKind>,
         members: &[PartMember],
         read: ReadOptions,
     ) -> Result<()> {
         let desired = desired::left_by_all(&self.settings, key, members, &self.cluster.lock());
         let whole = |desired| {
-            let mut balancers = objects.of(Kind::Balancer);
+            let mut balancers = objects.of(ObjectKind::Balancer);
             balancers.any(|balancer| plan::deletes_whole(&desired, objects, balancer))
         };
         if desired.is_some_and(whole) {
@@ -227,14 +296,14 @@ impl<C: Clients> Calls<C> {
         listeners.sort_by_key(|listener| !listener.tags.iter().any(|tag| names::is_service_tag(tag)));
         for listener in listeners {
             let (key, name) = (ListenerKey::of(listener), &balancer.name);
-            objects.all.push(Kind::Listener.below(key, name, &listener.id, &**listener));
+            objects.all.push(ObjectKind::Listener.below(key, name, &listener.id, &**listener));
             // Octavia also shows a listener in pools to which an L7 policy of users redirects. Without a pool, it is empty.
             let default = &listener.default_pool_id;
             let at = pools.iter().position(|(pool, _)| pool.id == *default);
             let Some((pool, members)) = at.map(|at| pools.swap_remove(at)) else {
                 continue;
             };
-            let mut object = Kind::Pool.below(key, name, &pool.id, &**pool);
+            let mut object = ObjectKind::Pool.below(key, name, &pool.id, &**pool);
             if observe::is_broken(&object) {
                 // Octavia refuses changes below it, but an update of the pool itself repairs it.
                 object.attributes.remove("lb_algorithm");
@@ -244,15 +313,17 @@ impl<C: Clients> Calls<C> {
             let monitor = Some(&pool.healthmonitor_id).filter(|id| !id.is_empty());
             let mut monitors = children.monitors.iter();
             let monitor = monitor.and_then(|id| monitors.find(|monitor| monitor.id == *id));
-            let monitor = monitor.map(|monitor| Kind::Monitor.below(key, name, &monitor.id, &**monitor));
+            let monitor =
+                monitor.map(|monitor| ObjectKind::Monitor.below(key, name, &monitor.id, &**monitor));
             objects.all.extend(monitor);
         }
-        let orphaned = pools.into_iter().map(|(pool, _)| Kind::Pool.object(&pool.id, &pool.id, &**pool));
+        let orphaned =
+            pools.into_iter().map(|(pool, _)| ObjectKind::Pool.object(&pool.id, &pool.id, &**pool));
         objects.all.extend(orphaned);
         Ok(())
     }
 
-    async fn ports(&self, reads: &Reads, members: &[PartMember], read: ReadOptions) -> Result<Observed> {
+    async fn ports(&self, reads: &Reads, members: &[PartMember], read: ReadOptions) -> Result<ObservedPart> {
         let mut ports = BTreeMap::new();
         let mut groups = Vec::new();
         for member in members.iter().filter(|member| member.leaves()) {
@@ -264,7 +335,7 @@ impl<C: Clients> Calls<C> {
         let servers: BTreeSet<_> = members
             .iter()
             .filter(|member| member.follows_nodes())
-            .flat_map(|member| servers(&member.service, &self.settings, &cluster))
+            .flat_map(|member| spec::servers(&member.service, &self.settings, &cluster))
             .collect();
         let servers: Vec<_> = servers.iter().map(String::as_str).collect();
         if !servers.is_empty() {
@@ -288,7 +359,7 @@ impl<C: Clients> Calls<C> {
         let listing = reads.security_groups(None, read).await?;
         let known = members.iter().filter_map(desired::group_of).filter_map(Fact::known);
         let missing = known.filter(|id| listing.by_id(id).is_none());
-        Ok(Observed::Ports(ports, missing.cloned().collect()))
+        Ok(ObservedPart::Ports(ports, missing.cloned().collect()))
     }
 }
 
@@ -296,7 +367,7 @@ impl<C: Clients> Calls<C> {
 impl<C: Clients> PartCloud<Model> for Calls<C> {
     type Ticket = Ticket;
 
-    async fn directory(&self, read: ReadOptions) -> Result<Arc<Directory>> {
+    async fn directory(&self, read: ReadOptions) -> Result<Arc<LoadBalancerDirectory>> {
         let (_, reads) = self.cloud.clients();
         if let Some(why) = reads.missing().await? {
             // Nothing can be observed without Octavia, so nothing is created and no finalizer is removed.
@@ -305,57 +376,81 @@ impl<C: Clients> PartCloud<Model> for Calls<C> {
             );
             return Err(Error::new(ErrorKind::InvalidConfig, text));
         }
-        let listings = tokio::try_join!(
+        let (balancers, groups, floating) = tokio::join!(
             reads.load_balancers(None, read),
             reads.security_groups(None, read),
             reads.floating_ips(None, read)
-        )?;
+        );
         // While the version is unknown, nothing is created.
         let version = reads.version().await;
         let lacks_tags = version.is_ok_and(|version| !Capabilities::of(version, "").has(Feature::Tags));
-        Ok(self.directory_cache.lock().directory(listings, lacks_tags))
+        let mut cache = self.directory_cache.lock();
+        let groups = match groups {
+            Err(error) if self.settings.conf.manage_security_groups => return Err(error),
+            // Nothing can have created a security group that this project may not even list.
+            Err(error) if is_permanent(&error) => {
+                let known = cache.last_groups();
+                Some(known.unwrap_or_else(|| Arc::new(Listing::from_iter([]))))
+            }
+            groups => groups.ok().or_else(|| cache.last_groups()),
+        };
+        let listings = Listings {
+            balancers: balancers?,
+            groups,
+            floating: floating.ok().or_else(|| cache.last_floating()),
+        };
+        Ok(cache.directory(listings, lacks_tags))
     }
 
     async fn inputs(
         &self,
-        key: &Key,
+        key: &OpenStackPart,
         members: &[PartMember],
         cluster: &ClusterView,
         read: ReadOptions,
-    ) -> Result<GatheredInputs<Inputs>> {
+    ) -> Result<GatheredInputs<PartInputs>> {
         let (_, reads) = self.cloud.clients();
         {
             let mut known = self.cluster.lock();
             known.name.clone_from(&cluster.name);
             known.ownership_tag.clone_from(&cluster.ownership_tag);
-            if *key == Key::NodePorts {
+            if *key == OpenStackPart::NodePorts {
                 *known = cluster.clone();
             }
         }
-        discover::inputs(&self.settings, &reads, key, members, cluster, read).await
+        let changed_affinity = self.changed_affinity(members);
+        let mut gathered = discover::inputs(&self.settings, &reads, key, members, cluster, read).await?;
+        gathered.inputs.changed_affinity = changed_affinity;
+        Ok(gathered)
     }
 
-    async fn observe(&self, key: &Key, members: &[PartMember], read: ReadOptions) -> Result<Observed> {
+    async fn observe(
+        &self,
+        key: &OpenStackPart,
+        members: &[PartMember],
+        read: ReadOptions,
+    ) -> Result<ObservedPart> {
         let (_, reads) = self.cloud.clients();
         match key {
-            Key::Balancer(_) | Key::New(_) => {
-                Ok(Observed::Balancers(self.snapshot(&reads, key, members, read).await?))
+            OpenStackPart::Balancer(_) | OpenStackPart::New(_) => {
+                Ok(ObservedPart::Balancers(self.snapshot(&reads, key, members, read).await?))
             }
-            Key::Group(name) => {
+            OpenStackPart::Group(name) => {
                 let listing = reads.security_groups(Some(name), read).await?;
-                Ok(Observed::Groups(listing.by_key(name).map(|group| (&**group).into()).collect()))
+                Ok(ObservedPart::Groups(listing.by_key(name).map(|group| (&**group).into()).collect()))
             }
-            Key::NodePorts => self.ports(&reads, members, read).await,
+            OpenStackPart::NodePorts => self.ports(&reads, members, read).await,
         }
     }
 
     async fn send(
         &self,
-        key: &Key,
-        change: &Change,
-        observed: &Observed,
-        priority: Priority,
-    ) -> Result<Outcome<Reply, Ticket>> {
+        key: &OpenStackPart,
+        change: &PartChange,
+        observed: &ObservedPart,
+        options: &SendOptions,
+    ) -> Result<SendOutcome<PartReply, Ticket>> {
+        let priority = options.priority;
         let (api, reads) = self.cloud.clients();
         let sender = Sender::new(&api, &reads, priority, self.settings.conf.cascade_delete);
         let reply = sender.send(change, observed).await.map_err(|error| match error.kind() {
@@ -365,10 +460,10 @@ impl<C: Clients> PartCloud<Model> for Calls<C> {
             _ => error,
         })?;
         let Some(effect) = change.occupies_balancer() else {
-            return Ok(Outcome::Done(reply));
+            return Ok(SendOutcome::Done(reply));
         };
         let created = match &reply {
-            Reply::Balancer(reply) if effect == Effect::Create => reply.objects.first(),
+            PartReply::Balancer(reply) if effect == Effect::Create => reply.objects.first(),
             _ => None,
         };
         let id = match (created, key) {
@@ -376,7 +471,7 @@ impl<C: Clients> PartCloud<Model> for Calls<C> {
                 self.created.lock().insert(created.id.clone());
                 created.id.clone()
             }
-            (_, Key::Balancer(id)) => id.clone(),
+            (_, OpenStackPart::Balancer(id)) => id.clone(),
             _ => {
                 let text = "the load balancer has no id; this is a bug";
                 return Err(Error::new(ErrorKind::Unexpected, text));
@@ -388,13 +483,13 @@ impl<C: Clients> PartCloud<Model> for Calls<C> {
             deleted.push_front(id.clone());
         }
         let has_floating_ip = match observed {
-            Observed::Balancers(snapshot) => snapshot
+            ObservedPart::Balancers(snapshot) => snapshot
                 .balancer()
                 .is_some_and(|balancer| observe::floating(&snapshot.objects, balancer).is_some()),
             _ => false,
         };
-        let poll = self.polls.lock().accepted(&Key::Balancer(id.clone()), effect);
-        Ok(Outcome::Accepted {
+        let poll = self.polls.lock().accepted(&OpenStackPart::Balancer(id.clone()), effect);
+        Ok(SendOutcome::Accepted {
             reply,
             ticket: Ticket {
                 id,
@@ -408,7 +503,12 @@ impl<C: Clients> PartCloud<Model> for Calls<C> {
         })
     }
 
-    async fn poll(&self, key: &Key, ticket: &Ticket, priority: Priority) -> Result<Option<Duration>> {
+    async fn poll(
+        &self,
+        key: &OpenStackPart,
+        ticket: &Ticket,
+        priority: Priority,
+    ) -> Result<Option<Duration>> {
         let (_, reads) = self.cloud.clients();
         let id = &ticket.id;
         let polled_at = Instant::now();
@@ -440,11 +540,16 @@ impl<C: Clients> PartCloud<Model> for Calls<C> {
         }
     }
 
-    async fn is_pending(&self, _: &Key, observed: &Observed, priority: Priority) -> Result<bool> {
-        let Observed::Balancers(snapshot) = observed else {
+    async fn is_pending(
+        &self,
+        _: &OpenStackPart,
+        observed: &ObservedPart,
+        priority: Priority,
+    ) -> Result<bool> {
+        let ObservedPart::Balancers(snapshot) = observed else {
             return Ok(false);
         };
-        let mut objects = snapshot.objects.of(Kind::Balancer);
+        let mut objects = snapshot.objects.of(ObjectKind::Balancer);
         let Some(Object { id, .. }) = objects.find(|balancer| observe::is_pending(balancer)) else {
             return Ok(false);
         };
@@ -460,6 +565,19 @@ impl<C: Clients> PartCloud<Model> for Calls<C> {
             self.polls.lock().pending_ended(id);
         }
         Ok(pending)
+    }
+
+    async fn prove_former(
+        &self,
+        service: &ServiceView,
+        cluster: &ClusterView,
+        _former: FormerLoadBalancer,
+        read: ReadOptions,
+    ) -> Result<FormerLoadBalancer> {
+        let (_, reads) = self.cloud.clients();
+        let directory = self.directory(read).await?;
+        let identified = former::identified(&reads, &directory, &service.id, cluster, read).await?;
+        Ok(directory.former_of(service, cluster, &identified))
     }
 
     async fn verify_scope(&self, cluster: &ClusterView, read: ReadOptions) -> Result<ScopeCheck> {
@@ -479,12 +597,11 @@ async fn state(
     waiting: usize,
     shared: Duration,
     priority: Priority,
-) -> Result<Option<State>> {
+) -> Result<Option<LoadBalancerState>> {
     if !reads.is_worth_listing(waiting) {
         return reads.state(id, priority).await;
     }
-    let recent = Instant::now().checked_sub(shared);
-    let recent = recent.map_or(since, |recent| recent.max(since));
+    let recent = Instant::now().checked_sub(shared).map_or(since, |recent| recent.max(since));
     reads.state_among_many(id, recent, priority).await
 }
 
@@ -503,14 +620,4 @@ fn poll_timing(kind: Effect) -> PollTiming {
         },
         Effect::Delete => PollTiming::default(),
     }
-}
-
-/// The servers of the nodes that a Service selects.
-fn servers(service: &ServiceView, settings: &LoadBalancing, cluster: &ClusterView) -> Vec<String> {
-    let selector = spec::selector(service, settings);
-    let nodes = cluster.nodes.eligible();
-    nodes
-        .filter(|node| selector.matches(&node.view.labels))
-        .filter_map(|node| server_of(node.view.provider_id.as_deref()?))
-        .collect()
 }

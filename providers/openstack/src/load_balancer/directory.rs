@@ -7,21 +7,23 @@ use std::{
 
 use ccm_core::{
     client::Listing,
-    load_balancer::{ClusterView, Ownership, OwnershipTag, ServiceId, ServiceView},
+    load_balancer::{ClusterView, FormerLoadBalancer, Ownership, OwnershipTag, ServiceId, ServiceView},
 };
 
 use super::{
     annotations, names,
-    part::Key,
+    part::OpenStackPart,
     responses::{FloatingIp, LoadBalancer, SecurityGroup},
 };
 
 /// The relevant part of the listings.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Directory {
-    balancers: BTreeMap<String, Entry>,
+pub(crate) struct LoadBalancerDirectory {
+    balancers: BTreeMap<String, LoadBalancerEntry>,
     /// Names and descriptions of the security groups that were created for Services.
     pub(super) groups: BTreeMap<String, String>,
+    /// Whether the security groups could not be read.
+    pub(super) lacks_groups: bool,
     /// Addresses of floating IPs without a port, with their descriptions.
     floating: BTreeMap<String, String>,
     /// This Octavia has no tags, so that no ownership tag shows who created a load balancer.
@@ -29,14 +31,14 @@ pub(crate) struct Directory {
     index: Index,
 }
 
-/// A load balancer in the [`Directory`].
+/// A load balancer in the [`LoadBalancerDirectory`].
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Entry {
+pub(crate) struct LoadBalancerEntry {
     pub(crate) name: String,
     pub(crate) tags: Vec<String>,
 }
 
-impl Entry {
+impl LoadBalancerEntry {
     /// The texts that may identify the Service.
     fn texts(&self) -> impl Iterator<Item = &String> {
         std::iter::once(&self.name).chain(&self.tags)
@@ -53,7 +55,7 @@ struct Index {
 }
 
 impl Index {
-    fn of(balancers: &BTreeMap<String, Entry>) -> Self {
+    fn of(balancers: &BTreeMap<String, LoadBalancerEntry>) -> Self {
         let mut index = Self::default();
         for (id, entry) in balancers {
             for text in entry.texts() {
@@ -80,12 +82,12 @@ impl Index {
     }
 }
 
-impl Directory {
+impl LoadBalancerDirectory {
     /// Creates the directory. `balancers`: those that are not being deleted, by ID. `groups`: names and descriptions of
     /// security groups that were created for Services. `floating`: addresses and descriptions of floating IPs that were
     /// created for Services and have no port.
     pub(crate) fn new(
-        balancers: impl IntoIterator<Item = (String, Entry)>,
+        balancers: impl IntoIterator<Item = (String, LoadBalancerEntry)>,
         groups: impl IntoIterator<Item = (String, String)>,
         floating: impl IntoIterator<Item = (String, String)>,
     ) -> Self {
@@ -94,13 +96,14 @@ impl Directory {
             index: Index::of(&balancers),
             balancers,
             groups: groups.into_iter().collect(),
+            lacks_groups: false,
             floating: floating.into_iter().collect(),
             lacks_tags: false,
         }
     }
 
     /// All load balancers, by id.
-    pub(super) fn balancers(&self) -> impl Iterator<Item = (&String, &Entry)> {
+    pub(super) fn balancers(&self) -> impl Iterator<Item = (&String, &LoadBalancerEntry)> {
         self.balancers.iter()
     }
 
@@ -119,7 +122,7 @@ impl Directory {
     pub(super) fn tagged_for(&self, service: &ServiceId, cluster: &ClusterView) -> BTreeSet<&String> {
         let tag = names::load_balancer(&cluster.name, service);
         let legacy = names::legacy_load_balancer(service);
-        let former = |entry: &Entry| entry.texts().any(|text| names::is_tag_of(text, service));
+        let former = |entry: &LoadBalancerEntry| entry.texts().any(|text| names::is_tag_of(text, service));
         let mut found: BTreeSet<_> = self.index.with_text(&tag).collect();
         found.extend(self.named(&legacy));
         let ours = self.index.about(service).into_iter();
@@ -128,23 +131,24 @@ impl Directory {
     }
 
     /// Whether the load balancer with this ID has our ownership tag and passes the test.
-    fn has_ours(&self, id: &str, ownership_tag: &OwnershipTag, test: impl Fn(&Entry) -> bool) -> bool {
-        let entry = self.balancers.get(id);
-        entry.is_some_and(|entry| {
-            let ownership = ownership_tag.ownership(entry.tags.iter().map(String::as_str));
-            ownership == Ownership::Ours && test(entry)
-        })
+    fn has_ours(
+        &self,
+        id: &str,
+        ownership_tag: &OwnershipTag,
+        test: impl Fn(&LoadBalancerEntry) -> bool,
+    ) -> bool {
+        self.ownership(id, ownership_tag) == Some(Ownership::Ours) && self.balancers.get(id).is_some_and(test)
     }
 
     /// The only load balancer with our ownership tag that was created for the Service under another cluster name.
     fn former(&self, service: &ServiceId, ownership_tag: &OwnershipTag) -> Option<&String> {
-        let bears = |entry: &Entry| names::is_tag_of(&entry.name, service);
+        let bears = |entry: &LoadBalancerEntry| names::is_tag_of(&entry.name, service);
         let all = self.index.about(service).into_iter();
         only(all.filter(|id| self.has_ours(id, ownership_tag, bears)))
     }
 
     /// The load balancer of this Service, or the one to create.
-    pub(super) fn balancer_of(&self, service: &ServiceView, cluster: &ClusterView) -> Key {
+    pub(super) fn balancer_of(&self, service: &ServiceView, cluster: &ClusterView) -> OpenStackPart {
         let name = names::load_balancer(&cluster.name, &service.id);
         let by_name = || {
             if self.named(&name).next().is_some() {
@@ -155,21 +159,67 @@ impl Directory {
         };
         let given = service.annotation(annotations::LOAD_BALANCER_ID);
         let Some(given) = given.filter(|given| !given.is_empty()) else {
-            return by_name().map_or(Key::New(name), |id| Key::Balancer(id.clone()));
+            return by_name().map_or(OpenStackPart::New(name), |id| OpenStackPart::Balancer(id.clone()));
         };
         if self.balancers.contains_key(given) {
-            return Key::Balancer(given.to_owned());
+            return OpenStackPart::Balancer(given.to_owned());
         }
         // The ID may belong to a load balancer that this program replaced. One without our ownership tag is no replacement:
         // the ID may be another project's.
         let tag = &cluster.ownership_tag;
         let has_tags = !self.lacks_tags && tag.for_create().is_some();
-        let is_ours = |id: &&String| !has_tags || self.has_ours(id, tag, |_| true);
         let replaced = service
             .annotation(annotations::LOAD_BALANCER_ADDRESS)
-            .and_then(|_| by_name().filter(is_ours));
+            .and_then(|_| by_name().filter(|id: &&String| !has_tags || self.has_ours(id, tag, |_| true)));
         let found = only(self.named(given)).or(replaced);
-        Key::Balancer(found.map_or(given, String::as_str).to_owned())
+        OpenStackPart::Balancer(found.map_or(given, String::as_str).to_owned())
+    }
+
+    /// The IDs of load balancers that may have been created for a Service of this cluster: they have its name, and no ownership
+    /// tag.
+    pub(super) fn untagged_of(&self, service: &ServiceId, cluster: &ClusterView) -> Vec<&String> {
+        let name = names::load_balancer(&cluster.name, service);
+        let named = self.named(&name);
+        named
+            .filter(|id| self.ownership(id, &cluster.ownership_tag) == Some(Ownership::Adopted))
+            .collect()
+    }
+
+    fn ownership(&self, id: &str, ownership_tag: &OwnershipTag) -> Option<Ownership> {
+        let entry = self.balancers.get(id)?;
+        Some(ownership_tag.ownership(entry.tags.iter().map(String::as_str)))
+    }
+
+    /// What a Service of another controller has from before. Every load balancer that it would leave must be ours. `identified`:
+    /// IDs among [`Self::untagged_of`] with a node of the cluster as a member. The names of security groups contain the UID of
+    /// the Service.
+    pub(super) fn former_of(
+        &self,
+        service: &ServiceView,
+        cluster: &ClusterView,
+        identified: &BTreeSet<String>,
+    ) -> FormerLoadBalancer {
+        let mut ids = self.tagged_for(&service.id, cluster);
+        let named = self.balancer_of(service, cluster);
+        if let OpenStackPart::Balancer(id) = &named {
+            ids.insert(id);
+        }
+        let entries = ids.into_iter().filter_map(|id| self.balancers.get_key_value(id));
+        let mut former = FormerLoadBalancer::Missing;
+        for (id, entry) in entries {
+            let what = format!("load balancer {} ({id})", entry.name);
+            let ownership = cluster.ownership_tag.ownership(entry.tags.iter().map(String::as_str));
+            let has_uid = entry.name == names::legacy_load_balancer(&service.id);
+            former = FormerLoadBalancer::new(what, &ownership, has_uid || identified.contains(id));
+            if matches!(former, FormerLoadBalancer::Unproven { .. }) {
+                return former;
+            }
+        }
+        let group = names::security_group(&service.id);
+        if former == FormerLoadBalancer::Missing && self.groups.contains_key(&group) {
+            return FormerLoadBalancer::Ours(format!("security group {group}"));
+        }
+        former
     }
 }
 
@@ -178,45 +228,78 @@ fn only<'a>(mut ids: impl Iterator<Item = &'a String>) -> Option<&'a String> {
     ids.next().filter(|_| ids.next().is_none())
 }
 
-/// The listings that a directory is built from.
-type Listings = (Arc<Listing<LoadBalancer>>, Arc<Listing<SecurityGroup>>, Arc<Listing<FloatingIp>>);
+/// The listings that a directory is built from. Those of optional kinds are `None` while they cannot be read.
+#[derive(Clone, Debug)]
+pub(crate) struct Listings {
+    pub(crate) balancers: Arc<Listing<LoadBalancer>>,
+    pub(crate) groups: Option<Arc<Listing<SecurityGroup>>>,
+    pub(crate) floating: Option<Arc<Listing<FloatingIp>>>,
+}
+
+impl Listings {
+    fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.balancers, &other.balancers)
+            && same(self.groups.as_ref(), other.groups.as_ref())
+            && same(self.floating.as_ref(), other.floating.as_ref())
+    }
+}
+
+fn same<T>(one: Option<&Arc<T>>, other: Option<&Arc<T>>) -> bool {
+    match (one, other) {
+        (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+        (one, other) => one.is_none() && other.is_none(),
+    }
+}
 
 /// The last directory. An equal one is reused, and the same listings are read only once.
 #[derive(Debug, Default)]
 pub(crate) struct DirectoryCache {
     of: Option<Listings>,
-    last: Arc<Directory>,
+    last: Arc<LoadBalancerDirectory>,
 }
 
 impl DirectoryCache {
+    /// The last listing of security groups.
+    pub(crate) fn last_groups(&self) -> Option<Arc<Listing<SecurityGroup>>> {
+        self.of.as_ref()?.groups.clone()
+    }
+
+    /// The last listing of floating IPs.
+    pub(crate) fn last_floating(&self) -> Option<Arc<Listing<FloatingIp>>> {
+        self.of.as_ref()?.floating.clone()
+    }
+
     /// The directory of these listings. `lacks_tags`: this Octavia has no tags.
-    pub(crate) fn directory(&mut self, listings: Listings, lacks_tags: bool) -> Arc<Directory> {
-        let (balancers, groups, floating) = &listings;
-        let known = self.of.as_ref().is_some_and(|known| {
-            Arc::ptr_eq(&known.0, balancers)
-                && Arc::ptr_eq(&known.1, groups)
-                && Arc::ptr_eq(&known.2, floating)
-        });
-        if !known || self.last.lacks_tags != lacks_tags {
+    pub(crate) fn directory(&mut self, listings: Listings, lacks_tags: bool) -> Arc<LoadBalancerDirectory> {
+        let is_known = self.of.as_ref().is_some_and(|known| known.is_same(&listings));
+        if !is_known || self.last.lacks_tags != lacks_tags {
+            let Listings {
+                balancers,
+                groups,
+                floating,
+            } = &listings;
             let remaining = balancers.all().filter(|balancer| balancer.provisioning_status.remains());
             let entries = remaining.map(|balancer| {
-                let entry = Entry {
+                let entry = LoadBalancerEntry {
                     name: balancer.name.clone(),
                     tags: balancer.tags.clone(),
                 };
                 (balancer.id.clone(), entry)
             });
             let groups_of_services = groups
-                .all()
+                .iter()
+                .flat_map(|groups| groups.all())
                 .filter(|group| group.name.starts_with("lb-sg-"))
                 .map(|group| (group.name.clone(), group.description.clone()));
             let floating_of_services = floating
-                .by_key("")
+                .iter()
+                .flat_map(|floating| floating.by_key(""))
                 .filter(|floating| floating.port_id.is_empty())
                 .filter(|floating| names::subject_of_floating_ip(&floating.description).is_some())
                 .map(|floating| (floating.floating_ip_address.clone(), floating.description.clone()));
-            let mut directory = Directory::new(entries, groups_of_services, floating_of_services);
+            let mut directory = LoadBalancerDirectory::new(entries, groups_of_services, floating_of_services);
             directory.lacks_tags = lacks_tags;
+            directory.lacks_groups = groups.is_none();
             if *self.last != directory {
                 self.last = Arc::new(directory);
             }
@@ -244,15 +327,15 @@ mod tests {
         }
     }
 
-    fn directory(all: &[(&str, &str, &[&str])]) -> Directory {
+    fn directory(all: &[(&str, &str, &[&str])]) -> LoadBalancerDirectory {
         let entries = all.iter().map(|(id, name, tags)| {
-            let entry = Entry {
+            let entry = LoadBalancerEntry {
                 name: (*name).to_owned(),
                 tags: tags.iter().map(|tag| (*tag).to_owned()).collect(),
             };
             ((*id).to_owned(), entry)
         });
-        Directory::new(entries, [], [])
+        LoadBalancerDirectory::new(entries, [], [])
     }
 
     #[test]
@@ -300,7 +383,7 @@ mod tests {
                 ..ServiceView::default()
             };
             let key = directory.balancer_of(&view, &cluster(&new));
-            assert_eq!(matches!(key, Key::Balancer(_)), known, "{length}: {key:?}");
+            assert_eq!(matches!(key, OpenStackPart::Balancer(_)), known, "{length}: {key:?}");
             assert_eq!(directory.tagged_for(&web(), &cluster(&old)).len(), 1, "{length}");
         }
     }
@@ -316,10 +399,10 @@ mod tests {
             ..ServiceView::default()
         };
         let key = directory.balancer_of(&view, &cluster("c"));
-        assert_eq!(key, Key::New("kube_service_c_shop_web".to_owned()));
+        assert_eq!(key, OpenStackPart::New("kube_service_c_shop_web".to_owned()));
         // The ID selects the load balancer.
         view.annotations = [(annotations::LOAD_BALANCER_ID, "b")].into_iter().collect();
-        assert_eq!(directory.balancer_of(&view, &cluster("c")), Key::Balancer("b".to_owned()));
+        assert_eq!(directory.balancer_of(&view, &cluster("c")), OpenStackPart::Balancer("b".to_owned()));
         assert_eq!(directory.tagged_for(&web(), &cluster("c")).len(), 2);
     }
 
@@ -340,7 +423,7 @@ mod tests {
         for (tags, lacks_tags, address, expected) in [
             (&[&*ours][..], false, Some("192.0.2.1"), "named"),
             (&[&ours], false, None, "missing"),
-            // A leftover of the Go program; the ID may be another project's.
+            // A leftover of upstream; the ID may be another project's.
             (&[], false, Some("192.0.2.1"), "missing"),
             (&[], true, Some("192.0.2.1"), "named"),
             (&[&others], false, Some("192.0.2.1"), "missing"),
@@ -348,7 +431,7 @@ mod tests {
             let mut directory = directory(&[("named", "kube_service_c_shop_web", tags)]);
             directory.lacks_tags = lacks_tags;
             let key = directory.balancer_of(&view(address), &cluster("c"));
-            assert_eq!(key, Key::Balancer(expected.to_owned()), "{tags:?} {address:?}");
+            assert_eq!(key, OpenStackPart::Balancer(expected.to_owned()), "{tags:?} {address:?}");
         }
     }
 }

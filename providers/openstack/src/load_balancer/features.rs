@@ -4,7 +4,7 @@ use serde::Deserialize;
 
 /// Octavia's list of versions.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Document {
+pub(crate) struct VersionDocument {
     versions: Vec<VersionEntry>,
 }
 
@@ -14,7 +14,7 @@ struct VersionEntry {
     id: String,
 }
 
-impl Document {
+impl VersionDocument {
     /// The newest version 2.
     pub(crate) fn newest(&self) -> Option<Version> {
         let minor = |entry: &VersionEntry| match entry.id.strip_prefix("v2")? {
@@ -53,6 +53,8 @@ pub(crate) enum Feature {
     ProxyV2,
     /// SCTP.
     Sctp,
+    /// Virtual addresses in addition to the first one.
+    AdditionalVips,
 }
 
 impl Feature {
@@ -68,6 +70,7 @@ impl Feature {
             Self::HttpMonitorOnUdp => 16,
             Self::ProxyV2 => 22,
             Self::Sctp => 23,
+            Self::AdditionalVips => 26,
         }
     }
 
@@ -116,7 +119,7 @@ mod tests {
     use super::*;
 
     fn newest(text: &str) -> Option<u32> {
-        serde_json::from_str::<Document>(text).unwrap().newest().map(|version| version.0)
+        serde_json::from_str::<VersionDocument>(text).unwrap().newest().map(|version| version.0)
     }
 
     #[test]
@@ -125,7 +128,7 @@ mod tests {
             r#"{"versions": [{"id": "v1"}, {"id": "v2.27", "status": "CURRENT"}, {"id": "v2.9"}, {}]}"#;
         assert_eq!(newest(list), Some(27));
         assert_eq!(newest(r#"{"versions": [{"id": "v1"}, {"id": "v3.0"}]}"#), None);
-        assert!(serde_json::from_str::<Document>("{}").is_err());
+        assert!(serde_json::from_str::<VersionDocument>("{}").is_err());
     }
 
     #[test]
@@ -143,6 +146,9 @@ mod tests {
             (30, "ovn", Feature::HttpMonitorOnUdp, false),
             (15, "amphora", Feature::HttpMonitorOnUdp, false),
             (10, "amphora", Feature::AdditiveMembers, false),
+            (25, "amphora", Feature::AdditionalVips, false),
+            (26, "amphora", Feature::AdditionalVips, true),
+            (30, "ovn", Feature::AdditionalVips, false),
         ] {
             let capabilities = Capabilities::of(Version(minor), provider);
             assert_eq!(capabilities.has(feature), has, "{feature:?} with v2.{minor} of {provider}");

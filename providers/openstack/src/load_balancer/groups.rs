@@ -4,7 +4,7 @@ use std::fmt;
 
 use ccm_core::{
     Error, ErrorKind, Result, async_trait,
-    plan::objects::{self, Attribute, Object, ObjectCalls, Objects, Policy, Reply, Schema, Set},
+    plan::objects::{self, Attribute, ChangeReply, Object, ObjectCalls, Objects, Policy, Schema, Set},
 };
 use serde_json::json;
 
@@ -46,7 +46,7 @@ fn allow_egress(ethertype: &str) -> Rule {
     }
 }
 
-impl objects::Entry for Rule {
+impl objects::KeyedEntry for Rule {
     type Key = Self;
 
     /// The fields that identify a rule within its group.
@@ -71,8 +71,7 @@ impl fmt::Display for Rule {
             (&self.remote_ip_prefix, "anywhere"),
         ]
         .map(|(text, other)| if text.is_empty() { other } else { text });
-        let port = self.port_range_min.map(|port| format!(" {port}"));
-        let port = port.unwrap_or_default();
+        let port = self.port_range_min.map(|port| format!(" {port}")).unwrap_or_default();
         let preposition = if self.direction == "egress" { "to" } else { "from" };
         write!(f, "{protocol}{port} {preposition} {range}")
     }
@@ -95,18 +94,23 @@ impl ObjectCalls<Group> for Writes<'_> {
         group: &Object<Group>,
         _: &[Object<Group>],
         _: &Objects<Group>,
-    ) -> Result<Reply<Group>> {
+    ) -> Result<ChangeReply<Group>> {
         let body = json!({"name": group.key, "description": group.text("description")});
         let created = self.create_security_group(&group.key, &body).await?;
-        Ok(Reply::object((&created).into()))
+        Ok(ChangeReply::object((&created).into()))
     }
 
     async fn delete(&self, group: &Object<Group>, _: bool) -> Result<()> {
         self.delete_security_group(&group.key, &group.id).await
     }
 
-    async fn add(&self, group: &Object<Group>, _: &'static str, rules: &[Rule]) -> Result<Reply<Group>> {
-        let mut reply = Reply::default();
+    async fn add(
+        &self,
+        group: &Object<Group>,
+        _: &'static str,
+        rules: &[Rule],
+    ) -> Result<ChangeReply<Group>> {
+        let mut reply = ChangeReply::default();
         for rule in rules {
             let port = rule.port_range_min.unwrap_or_default();
             let body = json!({

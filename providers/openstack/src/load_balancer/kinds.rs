@@ -6,7 +6,7 @@ use std::{fmt, net::IpAddr};
 
 use ccm_core::{
     load_balancer::{Protocol, ServicePort, ServiceView},
-    plan::objects::{self, Entry, Object, Policy, Scalar, Schema, Set, attributes},
+    plan::objects::{self, Action, Attributes, KeyedEntry, Object, Policy, Scalar, Schema, Set, attributes},
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -18,7 +18,7 @@ use super::{
 
 /// The kinds of objects. Each kind needs those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Kind {
+pub(crate) enum ObjectKind {
     /// By name.
     Balancer,
     /// By [`ListenerKey`].
@@ -29,6 +29,59 @@ pub(crate) enum Kind {
     Monitor,
     /// By address; empty if Neutron chooses the address.
     Floating,
+}
+
+/// A change of an existing object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ObjectUpdate {
+    Balancer,
+    /// Replaces the machines of a load balancer in ERROR.
+    Failover,
+    Listener,
+    Pool,
+    Monitor,
+    Floating,
+    /// Detaches a floating IP, and attaches this one in its place.
+    ReplaceFloating,
+}
+
+impl ObjectUpdate {
+    const ALL: [Self; 7] = [
+        Self::Balancer,
+        Self::Failover,
+        Self::Listener,
+        Self::Pool,
+        Self::Monitor,
+        Self::Floating,
+        Self::ReplaceFloating,
+    ];
+
+    /// The metric label, by which the plan engine knows the update.
+    pub(crate) const fn label(self) -> &'static str {
+        match self {
+            Self::Balancer => "loadbalancer_update",
+            Self::Failover => "loadbalancer_failover",
+            Self::Listener => "listener_update",
+            Self::Pool => "pool_update",
+            Self::Monitor => "healthmonitor_update",
+            Self::Floating => "floatingip_update",
+            Self::ReplaceFloating => "floatingip_replace",
+        }
+    }
+
+    /// The update that the plan engine asks for.
+    pub(crate) fn of(label: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|update| update.label() == label)
+    }
+
+    const fn policy(self) -> Policy {
+        Policy::Update(self.label())
+    }
+
+    /// The action that gives fields of an object other values.
+    pub(crate) fn action(self, fields: Attributes) -> Action<ObjectKind> {
+        Action::Update(self.label(), fields)
+    }
 }
 
 /// The identity of a listener within its load balancer.
@@ -81,21 +134,30 @@ pub(crate) const SUBNETS: &str = "subnets";
 pub(crate) const MEMBERS: &str = "member";
 /// The members of a pool, if each member needs its own call.
 pub(crate) const SINGLE_MEMBERS: &str = "single member";
-/// The call that replaces the machines of a load balancer in ERROR.
-pub(crate) const FAILOVER: &str = "loadbalancer_failover";
+/// Octavia's field with the virtual addresses in addition to the first one.
+pub(crate) const ADDITIONAL_VIPS: &str = "additional_vips";
+/// The subnets of a new virtual address, to be tried in order if the first choice has no free address.
+pub(crate) const OTHER_VIP_SUBNETS: &str = "other_vip_subnets";
+/// The same for the additional virtual address.
+pub(crate) const OTHER_ADDITIONAL_SUBNETS: &str = "other_additional_subnets";
+/// The attached floating IP that another one replaces: its address.
+pub(crate) const REPLACED: &str = "replaced";
+/// Neutron's answer to the last attempt to attach a floating IP.
+pub(crate) const REFUSED: &str = "refused";
 
-const LISTENER_UPDATE: Policy = Policy::Update("listener_update");
+const LISTENER_UPDATE: Policy = ObjectUpdate::Listener.policy();
 
-static BALANCER: Schema<Kind> = Schema {
+static BALANCER: Schema<ObjectKind> = Schema {
     attributes: attributes! {
         [Policy::CreateOnly] "name", "tags", "description", "provider", "flavor_id", "availability_zone", "vip_port_id",
-            "vip_subnet_id", "vip_network_id", "vip_address", "provisioning_status";
+            "vip_subnet_id", "vip_network_id", "vip_address", ADDITIONAL_VIPS, OTHER_VIP_SUBNETS, OTHER_ADDITIONAL_SUBNETS,
+            "provisioning_status";
     },
     ..Schema::new("load balancer", "loadbalancer_create", "loadbalancer_delete")
 };
 
-static LISTENER: Schema<Kind> = Schema {
-    parent: Some(Kind::Balancer),
+static LISTENER: Schema<ObjectKind> = Schema {
+    parent: Some(ObjectKind::Balancer),
     created_with_parent: true,
     deleted_with_parent: true,
     attributes: attributes! {
@@ -112,13 +174,13 @@ static LISTENER: Schema<Kind> = Schema {
     ..Schema::new("listener", "listener_create", "listener_delete")
 };
 
-static POOL: Schema<Kind> = Schema {
-    parent: Some(Kind::Listener),
+static POOL: Schema<ObjectKind> = Schema {
+    parent: Some(ObjectKind::Listener),
     created_with_parent: true,
     attributes: attributes! {
         [Policy::Replace] "protocol";
         [Policy::CreateOnly] "name";
-        [Policy::Update("pool_update")] "tags", "lb_algorithm", "session_persistence";
+        [ObjectUpdate::Pool.policy()] "tags", "lb_algorithm", "session_persistence";
         [Policy::CreateOnly] "provisioning_status";
     },
     sets: &[
@@ -132,27 +194,28 @@ static POOL: Schema<Kind> = Schema {
     ..Schema::new("pool", "pool_create", "pool_delete")
 };
 
-static MONITOR: Schema<Kind> = Schema {
-    parent: Some(Kind::Pool),
+static MONITOR: Schema<ObjectKind> = Schema {
+    parent: Some(ObjectKind::Pool),
     created_with_parent: true,
     deleted_with_parent: true,
     attributes: attributes! {
         [Policy::Replace] "type";
         [Policy::CreateOnly] "name";
-        [Policy::Update("healthmonitor_update")] "delay", "timeout", "max_retries", "max_retries_down";
+        [ObjectUpdate::Monitor.policy()] "delay", "timeout", "max_retries", "max_retries_down";
         [Policy::CreateOnly] "url_path", "http_method", "expected_codes";
     },
     ..Schema::new("health monitor", "healthmonitor_create", "healthmonitor_delete")
 };
 
-static FLOATING: Schema<Kind> = Schema {
+static FLOATING: Schema<ObjectKind> = Schema {
     attributes: attributes! {
-        [Policy::CreateOnly] "floating_ip_address", "floating_network_id", "description", "port_id", SUBNETS;
+        [Policy::CreateOnly] "floating_ip_address", "floating_network_id", "description", "port_id", SUBNETS,
+            REFUSED;
     },
     ..Schema::new("floating IP", "floatingip_create", "floatingip_delete")
 };
 
-impl objects::Kind for Kind {
+impl objects::Kind for ObjectKind {
     type Entry = Member;
 
     fn schema(self) -> &'static Schema<Self> {
@@ -180,23 +243,22 @@ impl objects::Kind for Kind {
     }
 }
 
-impl Kind {
-    /// The metric label of an update of the object's own fields.
-    pub(crate) fn update(self) -> &'static str {
+impl ObjectKind {
+    /// The update of the object's own fields.
+    pub(crate) fn update(self) -> ObjectUpdate {
         match self {
-            Self::Balancer => "loadbalancer_update",
-            Self::Listener => "listener_update",
-            Self::Pool => "pool_update",
-            Self::Monitor => "healthmonitor_update",
-            Self::Floating => "floatingip_update",
+            Self::Balancer => ObjectUpdate::Balancer,
+            Self::Listener => ObjectUpdate::Listener,
+            Self::Pool => ObjectUpdate::Pool,
+            Self::Monitor => ObjectUpdate::Monitor,
+            Self::Floating => ObjectUpdate::Floating,
         }
     }
 
     /// The object of a record.
     pub(crate) fn object(self, key: impl Into<String>, id: &str, record: &impl Serialize) -> Object<Self> {
         let mut fields = serde_json::to_value(record).unwrap_or_default();
-        let attributes = objects::Kind::schema(self).attributes.iter();
-        let attributes = attributes.filter_map(|attribute| {
+        let attributes = objects::Kind::schema(self).attributes.iter().filter_map(|attribute| {
             let value = fields.get_mut(attribute.name)?;
             Some((attribute.name, value.take()))
         });
@@ -208,7 +270,7 @@ impl Kind {
     }
 }
 
-impl Kind {
+impl ObjectKind {
     /// The object of a record below a load balancer, with the key of its listener.
     pub(crate) fn below(
         self,
@@ -226,22 +288,26 @@ impl Kind {
     }
 }
 
-impl From<&LoadBalancer> for Object<Kind> {
+impl From<&LoadBalancer> for Object<ObjectKind> {
     fn from(balancer: &LoadBalancer) -> Self {
-        Kind::Balancer.object(&balancer.name, &balancer.id, balancer)
+        ObjectKind::Balancer.object(&balancer.name, &balancer.id, balancer)
     }
 }
 
-impl From<&FloatingIp> for Object<Kind> {
+impl From<&FloatingIp> for Object<ObjectKind> {
     fn from(floating: &FloatingIp) -> Self {
-        Kind::Floating.object(&floating.floating_ip_address, &floating.id, floating)
+        ObjectKind::Floating.object(&floating.floating_ip_address, &floating.id, floating)
     }
 }
 
 /// A new object below a load balancer, with the key of its listener.
-pub(crate) fn below(kind: Kind, listener: ListenerKey, balancer: &str) -> Object<Kind> {
+pub(crate) fn below(kind: ObjectKind, listener: ListenerKey, balancer: &str) -> Object<ObjectKind> {
     let key = listener.to_string();
-    let parent = if kind == Kind::Listener { balancer } else { &key };
+    let parent = if kind == ObjectKind::Listener {
+        balancer
+    } else {
+        &key
+    };
     Object {
         parent: Some(parent.to_owned()),
         ..Object::new(kind, &*key)
@@ -249,14 +315,14 @@ pub(crate) fn below(kind: Kind, listener: ListenerKey, balancer: &str) -> Object
 }
 
 /// The texts of a list attribute.
-pub(crate) fn texts<'a>(object: &'a Object<Kind>, name: &str) -> impl Iterator<Item = &'a str> + Clone {
+pub(crate) fn texts<'a>(object: &'a Object<ObjectKind>, name: &str) -> impl Iterator<Item = &'a str> + Clone {
     let list = object.attributes.get(name).and_then(Value::as_array);
     let texts = list.into_iter().flatten().filter_map(Value::as_str);
     texts.filter(|text| !text.is_empty())
 }
 
 /// The tags of the Services that use the object.
-pub(crate) fn service_tags(object: &Object<Kind>) -> impl Iterator<Item = &str> {
+pub(crate) fn service_tags(object: &Object<ObjectKind>) -> impl Iterator<Item = &str> {
     texts(object, "tags").filter(|tag| super::names::is_service_tag(tag))
 }
 
@@ -267,11 +333,11 @@ pub(crate) fn sent(tags: &[String]) -> Value {
 }
 
 /// The object's tags.
-pub(crate) fn tags(object: &Object<Kind>) -> Vec<String> {
+pub(crate) fn tags(object: &Object<ObjectKind>) -> Vec<String> {
     texts(object, "tags").map(str::to_owned).collect()
 }
 
-impl Entry for Member {
+impl KeyedEntry for Member {
     type Key = (Result<IpAddr, String>, u16);
 
     fn key(&self) -> Self::Key {

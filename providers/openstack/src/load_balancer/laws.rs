@@ -10,7 +10,7 @@ use ccm_core::{
     load_balancer::{ClusterView, Ownership, Protocol, ServiceId, ServiceView, SessionAffinity},
     plan::objects::Object,
     testkit::laws::{
-        Clusters, Edit, Ids, Lawful, Line, Owner, SERVICES, Setting, laws,
+        Clusters, Edit, Ids, Lawful, Line, Owner, SERVICES, Setting, concurrent, laws,
         objects::{self, ObjectEdits, ObjectTrees},
         other_cluster_tag, ownership_tag, pick, service_id,
     },
@@ -19,16 +19,16 @@ use serde_json::{Value, json};
 
 use super::{
     annotations as a,
-    desired::{Inputs, ServiceInputs},
-    directory::{Directory, Entry},
+    desired::{PartInputs, ServiceInputs},
+    directory::{LoadBalancerDirectory, LoadBalancerEntry},
     features::{Capabilities, Version},
     groups::Group,
-    kinds::{Kind, ListenerKey, OWNER, service_tags, tags, texts},
+    kinds::{ListenerKey, OWNER, ObjectKind, service_tags, tags, texts},
     names,
-    observe::{LoadBalancerSnapshot, Observed, floating, ownership_of_floating, tags_of},
-    part::{Key, Model, PartMember},
+    observe::{LoadBalancerSnapshot, ObservedPart, floating, ownership_of_floating, tags_of},
+    part::{Model, OpenStackPart, PartMember},
     settings::LoadBalancing,
-    steps::{Change, Reply},
+    steps::{PartChange, PartReply},
     tags::Unrecorded,
 };
 use crate::instances::records::Port;
@@ -37,7 +37,7 @@ use crate::instances::records::Port;
 #[derive(Clone, Debug)]
 pub(crate) struct Truth {
     /// Load balancers and floating IPs.
-    objects: ObjectTrees<Kind>,
+    objects: ObjectTrees<ObjectKind>,
     groups: ObjectTrees<Group>,
     ports: BTreeMap<String, Port>,
 }
@@ -80,27 +80,30 @@ fn tag(number: usize) -> String {
     names::load_balancer(CLUSTERS[0], &service_id(number % SERVICES))
 }
 
-fn set(object: &mut Object<Kind>, name: &'static str, value: impl Into<Value>) {
+fn set(object: &mut Object<ObjectKind>, name: &'static str, value: impl Into<Value>) {
     object.attributes.insert(name, value.into());
 }
 
-fn is_created(object: &Object<Kind>) -> bool {
-    object.kind == Kind::Balancer && names::is_service_tag(&object.key)
+fn is_created(object: &Object<ObjectKind>) -> bool {
+    object.kind == ObjectKind::Balancer && names::is_service_tag(&object.key)
 }
 
 /// Floating IPs are in every part with a load balancer.
-fn is_of(root: &Object<Kind>, key: &Key) -> bool {
-    let keys = [Key::Balancer(root.id.clone()), Key::New(root.key.clone())];
-    root.kind == Kind::Floating || keys.contains(key)
+fn is_of(root: &Object<ObjectKind>, key: &OpenStackPart) -> bool {
+    let keys = [
+        OpenStackPart::Balancer(root.id.clone()),
+        OpenStackPart::New(root.key.clone()),
+    ];
+    root.kind == ObjectKind::Floating || keys.contains(key)
 }
 
-fn persons_listener(port: u16, balancer: &str) -> Object<Kind> {
+fn persons_listener(port: u16, balancer: &str) -> Object<ObjectKind> {
     let (transport, id) = (Protocol::Tcp, format!("listener-{port}"));
     let record = json!({"protocol": "TCP", "protocol_port": port, "connection_limit": -1,
                         "allowed_cidrs": ["0.0.0.0/0"], "insert_headers": {}, "default_tls_container_ref": "",
                         "timeout_client_data": 50000, "timeout_member_connect": 5000,
                         "timeout_member_data": 50000, "timeout_tcp_inspect": 0});
-    Kind::Listener.below(ListenerKey { transport, port }, balancer, &id, &record)
+    ObjectKind::Listener.below(ListenerKey { transport, port }, balancer, &id, &record)
 }
 
 impl Lawful for Model {
@@ -113,11 +116,11 @@ impl Lawful for Model {
         let floating = (1..).zip(floating).map(|(number, (port, description))| {
             let address = format!("192.0.2.{number}");
             let record = json!({"floating_ip_address": address, "port_id": port, "description": description});
-            Kind::Floating.object(&*address, &address, &record)
+            ObjectKind::Floating.object(&*address, &address, &record)
         });
         let balancer = json!({"name": "mine", "tags": ["kept"], "vip_address": "10.1.0.99",
                               "vip_port_id": "vip-users", "provisioning_status": "ACTIVE"});
-        let balancer = Kind::Balancer.object("mine", USERS, &balancer);
+        let balancer = ObjectKind::Balancer.object("mine", USERS, &balancer);
         let objects = [balancer, persons_listener(9000, "mine")];
         let ports = [0, 1].map(|node| {
             let (id, address) = (format!("port{node}"), format!("10.0.0.1{node}"));
@@ -153,8 +156,8 @@ impl Lawful for Model {
         let of = |is_meant| ObjectEdits::new(|truth: &mut Truth| &mut truth.objects, is_meant);
         let below = of(|object| object.text("name").contains("_kube_service_"));
         let balancers = of(is_created);
-        let listeners = of(|object| object.kind == Kind::Listener);
-        let floating = of(|object| object.kind == Kind::Floating);
+        let listeners = of(|object| object.kind == ObjectKind::Listener);
+        let floating = of(|object| object.kind == ObjectKind::Floating);
         let groups = ObjectEdits::new(|truth: &mut Truth| &mut truth.groups, |_| true);
         let retag = |name: &str, edit: fn(&mut Vec<String>, usize)| {
             balancers.edit(name, move |balancer, number| {
@@ -185,7 +188,7 @@ impl Lawful for Model {
                 let deleted = truth.objects.delete(number, is_created);
                 // Octavia deletes its port, which detaches the floating IP.
                 let is_at = |port: &str| deleted.iter().any(|deleted| deleted.text("vip_port_id") == port);
-                let floating = truth.objects.of_mut(Kind::Floating);
+                let floating = truth.objects.of_mut(ObjectKind::Floating);
                 let attached = floating.filter(|floating| is_at(floating.text("port_id")));
                 attached.for_each(|floating| set(floating, "port_id", ""));
             }),
@@ -194,7 +197,8 @@ impl Lawful for Model {
             }),
             Edit::new("create listener", |truth: &mut Truth, number| {
                 let trees = truth.objects.0.iter_mut().filter(|tree| {
-                    tree.all[0].kind == Kind::Balancer && tree.get(Kind::Listener, "tcp/80").is_none()
+                    tree.all[0].kind == ObjectKind::Balancer
+                        && tree.get(ObjectKind::Listener, "tcp/80").is_none()
                 });
                 if let Some(tree) = pick(trees, number) {
                     tree.all.push(persons_listener(80, &tree.all[0].key.clone()));
@@ -215,15 +219,21 @@ impl Lawful for Model {
         edits
     }
 
-    fn view(&self, truth: &Truth, key: &Key, members: &[PartMember], cluster: &ClusterView) -> Observed {
+    fn view(
+        &self,
+        truth: &Truth,
+        key: &OpenStackPart,
+        members: &[PartMember],
+        cluster: &ClusterView,
+    ) -> ObservedPart {
         match key {
-            Key::Balancer(_) | Key::New(_) => {
+            OpenStackPart::Balancer(_) | OpenStackPart::New(_) => {
                 let mut objects = truth.objects.view(|root| is_of(root, key));
                 // Of several load balancers nothing else is read.
-                let is_alone = objects.of(Kind::Balancer).count() < 2;
+                let is_alone = objects.of(ObjectKind::Balancer).count() < 2;
                 objects.all.retain(|object| is_alone || is_of(object, key));
                 let services = members.iter().map(|member| &*member.service);
-                Observed::Balancers(LoadBalancerSnapshot {
+                ObservedPart::Balancers(LoadBalancerSnapshot {
                     external: true,
                     cluster: cluster.name.to_string(),
                     ownership_tag: cluster.ownership_tag.clone(),
@@ -232,49 +242,49 @@ impl Lawful for Model {
                     ..LoadBalancerSnapshot::default()
                 })
             }
-            Key::Group(name) => Observed::Groups(truth.groups.view(|group| group.key == *name)),
-            Key::NodePorts => Observed::Ports(truth.ports.clone(), BTreeSet::new()),
+            OpenStackPart::Group(name) => ObservedPart::Groups(truth.groups.view(|group| group.key == *name)),
+            OpenStackPart::NodePorts => ObservedPart::Ports(truth.ports.clone(), BTreeSet::new()),
         }
     }
 
-    fn store(&self, truth: &mut Truth, key: &Key, after: Observed) {
+    fn store(&self, truth: &mut Truth, key: &OpenStackPart, after: ObservedPart) {
         match after {
-            Observed::Balancers(LoadBalancerSnapshot { mut objects, .. }) => {
-                let balancer = objects.of(Kind::Balancer).next();
+            ObservedPart::Balancers(LoadBalancerSnapshot { mut objects, .. }) => {
+                let balancer = objects.of(ObjectKind::Balancer).next();
                 let name = balancer.map(|balancer| balancer.text("name").to_owned());
                 for object in &mut objects.all {
                     object.attributes.remove(OWNER);
                     // Names may be other ones now.
                     match object.kind {
-                        Kind::Balancer => object.key = object.text("name").to_owned(),
-                        Kind::Listener => object.parent.clone_from(&name),
-                        Kind::Floating => object.key = object.text("floating_ip_address").to_owned(),
-                        Kind::Pool | Kind::Monitor => {}
+                        ObjectKind::Balancer => object.key = object.text("name").to_owned(),
+                        ObjectKind::Listener => object.parent.clone_from(&name),
+                        ObjectKind::Floating => object.key = object.text("floating_ip_address").to_owned(),
+                        ObjectKind::Pool | ObjectKind::Monitor => {}
                     }
                 }
                 truth.objects.store(objects, |root| is_of(root, key));
             }
-            Observed::Groups(groups) => {
-                truth.groups.store(groups, |group| *key == Key::Group(group.key.clone()))
+            ObservedPart::Groups(groups) => {
+                truth.groups.store(groups, |group| *key == OpenStackPart::Group(group.key.clone()));
             }
-            Observed::Ports(ports, _) => truth.ports = ports,
+            ObservedPart::Ports(ports, _) => truth.ports = ports,
         }
     }
 
-    fn directory(&self, truth: &Truth) -> Directory {
-        let balancers = truth.objects.of(Kind::Balancer).map(|balancer| {
+    fn directory(&self, truth: &Truth) -> LoadBalancerDirectory {
+        let balancers = truth.objects.of(ObjectKind::Balancer).map(|balancer| {
             let (name, tags) = (balancer.key.clone(), tags(balancer));
-            (balancer.id.clone(), Entry { name, tags })
+            (balancer.id.clone(), LoadBalancerEntry { name, tags })
         });
         let groups = truth.groups.of(Group);
         let groups = groups.map(|group| (group.key.clone(), group.text("description").to_owned()));
-        let floating = truth.objects.of(Kind::Floating);
+        let floating = truth.objects.of(ObjectKind::Floating);
         let floating = floating.filter(|floating| floating.text("port_id").is_empty());
         let floating = floating.map(|found| (found.key.clone(), found.text("description").to_owned()));
-        Directory::new(balancers, groups, floating)
+        LoadBalancerDirectory::new(balancers, groups, floating)
     }
 
-    fn inputs(&self, _: &Truth, _: &Key, members: &[PartMember], _: &ClusterView) -> Inputs {
+    fn inputs(&self, _: &Truth, key: &OpenStackPart, members: &[PartMember], _: &ClusterView) -> PartInputs {
         let found = ServiceInputs {
             vip_subnet: "sub".into(),
             member_subnet: "sub".into(),
@@ -286,43 +296,47 @@ impl Lawful for Model {
         let each = services.clone().map(|id| (id.clone(), found.clone()));
         let groups = services.map(names::security_group);
         let groups = groups.map(|name| (name.clone(), vec![format!("id-{name}")]));
-        Inputs {
+        let mut inputs = PartInputs {
             can: Capabilities::of(Version(27), "amphora"),
             each: each.collect(),
             groups: groups.collect(),
-            ..Inputs::default()
-        }
+            // Otherwise a pool of a load balancer without our tag may stay as it is.
+            changed_affinity: members.iter().map(|member| member.service.id.clone()).collect(),
+            ..PartInputs::default()
+        };
+        inputs.read_specs(&self.settings, key, members);
+        inputs
     }
 
-    fn reply(&self, change: &Change, _: &Observed, ids: &Ids) -> Reply {
+    fn reply(&self, change: &PartChange, _: &ObservedPart, ids: &Ids) -> PartReply {
         match change {
-            Change::Balancer(_, change) => {
-                Reply::Balancer(objects::reply(change, ids, |_, answer| match answer.kind {
-                    Kind::Balancer => answer
+            PartChange::Balancer(_, change) => {
+                PartReply::Balancer(objects::reply(change, ids, |_, answer| match answer.kind {
+                    ObjectKind::Balancer => answer
                         .with("vip_address", ids.address())
                         .with("vip_port_id", ids.id("vip", &change.key))
                         .with("vip_subnet_id", "sub")
                         .with(STATUS, "ACTIVE"),
-                    Kind::Floating => answer.with("floating_ip_address", ids.address()),
+                    ObjectKind::Floating => answer.with("floating_ip_address", ids.address()),
                     _ => answer,
                 }))
             }
-            Change::Group(change) => Reply::Group(objects::reply(change, ids, |_, group| {
+            PartChange::Group(change) => PartReply::Group(objects::reply(change, ids, |_, group| {
                 let id = format!("id-{}", group.key);
                 Object { id, ..group }
             })),
-            _ => Reply::Nothing,
+            _ => PartReply::Nothing,
         }
     }
 
-    fn fail(&self, truth: &mut Truth, key: &Key) {
-        let balancers = truth.objects.of_mut(Kind::Balancer);
+    fn fail(&self, truth: &mut Truth, key: &OpenStackPart) {
+        let balancers = truth.objects.of_mut(ObjectKind::Balancer);
         let of_part = balancers.filter(|balancer| is_of(balancer, key));
         of_part.for_each(|balancer| set(balancer, STATUS, "ERROR"));
     }
 
     fn repair(&self, truth: &mut Truth) {
-        for balancer in truth.objects.of_mut(Kind::Balancer) {
+        for balancer in truth.objects.of_mut(ObjectKind::Balancer) {
             // One that its own Service alone uses can be deleted.
             if !service_tags(balancer).eq([&*balancer.key]) {
                 set(balancer, STATUS, "ACTIVE");
@@ -332,17 +346,17 @@ impl Lawful for Model {
 
     fn picture(&self, truth: &Truth) -> Vec<Line> {
         let mut picture = Vec::new();
-        let is_edited = |object: &Object<Kind>| texts(object, "tags").any(|tag| tag == EDITED);
+        let is_edited = |object: &Object<ObjectKind>| texts(object, "tags").any(|tag| tag == EDITED);
         let owner_of_group = |group: &str| self.owner_if(|id| group.ends_with(&names::security_group(id)));
-        let floating_ips = truth.objects.view(|root| root.kind == Kind::Floating);
-        for (balancer, tree) in truth.objects.roots(Kind::Balancer) {
+        let floating_ips = truth.objects.view(|root| root.kind == ObjectKind::Floating);
+        for (balancer, tree) in truth.objects.roots(ObjectKind::Balancer) {
             let ownership = ownership_tag().ownership(texts(balancer, "tags"));
             let is_others = is_created(balancer) && !ownership.allows_changes();
             let all_users = service_tags(balancer).map(str::to_owned).collect();
             let all_users = Owner::Services(all_users).foreign_if(is_others);
             let cluster = Owner::Cluster.foreign_if(is_others || !is_created(balancer));
             for object in &tree.all {
-                let listener = tree.get(Kind::Listener, &object.key);
+                let listener = tree.get(ObjectKind::Listener, &object.key);
                 let may_stay = is_edited(balancer) || listener.is_some_and(is_edited);
                 let owner_of = |tag: &str| match names::is_service_tag(tag) && !is_others {
                     // Its children are found by the load balancer's tags. If others changed those, they stay.
@@ -354,7 +368,11 @@ impl Lawful for Model {
                 let service = listener.and_then(|listener| service_tags(listener).next());
                 let owner = owner_of(service.unwrap_or_default());
                 picture.extend(objects::lines(object, &owner, [&HIDDEN, &KEPT], |_| false));
-                let line = |tag| Line::at_least(format!("{} has {tag}", object.title()), &owner_of(tag));
+                let line = |tag| {
+                    let of_pool = tag == names::SESSION_AFFINITY_TAG;
+                    let owner = if of_pool { owner.clone() } else { owner_of(tag) };
+                    Line::at_least(format!("{} has {tag}", object.title()), &owner)
+                };
                 let tags = texts(object, "tags").filter(|tag| *tag != EDITED);
                 picture.extend(tags.map(line));
             }
@@ -390,28 +408,39 @@ impl Lawful for Model {
         names::load_balancer(cluster, service)
     }
 
-    fn destroys(&self, change: &Change, view: &Observed, service: &ServiceView) -> bool {
+    fn destroys(&self, change: &PartChange, view: &ObservedPart, service: &ServiceView) -> bool {
         let names = CLUSTERS.map(|cluster| names::load_balancer(cluster, &service.id));
         // An internal Service is refused on the load balancer of another one, and does not use it.
-        let uses = |balancer: &Object<Kind>| {
+        let uses = |balancer: &Object<ObjectKind>| {
             let mut users = service_tags(balancer).chain([&*balancer.key]);
             service.annotation(a::INTERNAL).is_none()
                 || users.any(|user| names.iter().any(|name| name == user))
         };
         match (change, view) {
-            (Change::Balancer(_, change), Observed::Balancers(snapshot)) => {
-                objects::deletes(change, &[Kind::Balancer]) && snapshot.objects.of(Kind::Balancer).any(uses)
+            (PartChange::Balancer(_, change), ObservedPart::Balancers(snapshot)) => {
+                objects::deletes(change, &[ObjectKind::Balancer])
+                    && snapshot.objects.of(ObjectKind::Balancer).any(uses)
             }
             _ => false,
         }
     }
 }
 
-#[test]
-fn openstack_keeps_the_laws() {
+fn model() -> Model {
     let mut settings = LoadBalancing::default();
     let conf = &mut settings.conf;
     (conf.manage_security_groups, conf.create_monitor) = (true, true);
-    let settings = Arc::new(settings);
-    laws(&Model { settings }, 60);
+    Model {
+        settings: Arc::new(settings),
+    }
+}
+
+#[test]
+fn openstack_keeps_the_laws() {
+    laws(&model(), 60);
+}
+
+#[test]
+fn openstack_keeps_the_laws_when_passes_run_at_the_same_time() {
+    concurrent::histories(&model(), 200);
 }

@@ -1,4 +1,4 @@
-//! Names, tags and descriptions of objects that are created for Services. They equal those of the Go cloud controller,
+//! Names, tags and descriptions of objects that are created for Services. They equal those of upstream,
 //! so that each finds the objects of the other.
 
 use ccm_core::load_balancer::{ClusterTag, ServiceId, default_name, truncated};
@@ -7,6 +7,12 @@ use ccm_core::load_balancer::{ClusterTag, ServiceId, default_name, truncated};
 pub(crate) const SERVICE_PREFIX: &str = "kube_service_";
 /// A part of the description of every floating IP that was created for a Service.
 pub(crate) const FLOATING_IP_DESCRIPTION: &str = "Floating IP for Kubernetes external service";
+/// The beginning of the description of a floating IP that another one replaced.
+const REPLACED_FLOATING_IP: &str = "Former floating IP of Kubernetes external service";
+/// The prefix of the tag that records a `spec.loadBalancerIP`.
+pub(crate) const REQUESTED_ADDRESS_PREFIX: &str = "kube_load_balancer_ip_";
+/// The text of that tag if the Service named no address.
+const ANY_ADDRESS: &str = "any";
 /// The text between the Service and the cluster in descriptions.
 const FROM_CLUSTER: &str = " from cluster ";
 /// The longest name or description that Octavia and Neutron accept.
@@ -89,6 +95,29 @@ pub(crate) fn untagged_floating_ip(description: &str) -> &str {
     untagged.unwrap_or(description)
 }
 
+/// The description of a floating IP that was created for a Service, and that another one of `spec.loadBalancerIP` replaced. No
+/// Service deletes it.
+pub(crate) fn replaced_floating_ip(cluster: &str, service: &ServiceId) -> String {
+    cut(format!("{REPLACED_FLOATING_IP} {service}{FROM_CLUSTER}{cluster}"))
+}
+
+/// Whether this is the description of a floating IP of the Service that another one replaced.
+pub(crate) fn is_replaced_floating_ip(description: &str, service: &ServiceId) -> bool {
+    let subject = description.split_once(FROM_CLUSTER).map(|(subject, _)| subject);
+    subject == Some(&*format!("{REPLACED_FLOATING_IP} {service}"))
+}
+
+/// The tag of a load balancer that records the `spec.loadBalancerIP` that its floating IP was chosen for.
+pub(crate) fn requested_address_tag(address: &str) -> String {
+    let address = if address.is_empty() { ANY_ADDRESS } else { address };
+    cut(format!("{REQUESTED_ADDRESS_PREFIX}{address}"))
+}
+
+/// Whether a tag records a `spec.loadBalancerIP`.
+pub(crate) fn is_requested_address_tag(tag: &str) -> bool {
+    tag.starts_with(REQUESTED_ADDRESS_PREFIX)
+}
+
 /// Whether this is the name of the Service's load balancer, or its tag, under any cluster name.
 pub(crate) fn is_tag_of(tag: &str, service: &ServiceId) -> bool {
     is_service_tag(tag) && cluster_of(tag).is_some_and(|cluster| load_balancer(cluster, service) == tag)
@@ -111,6 +140,13 @@ pub(crate) fn subject(tag: &str) -> Option<&str> {
 pub(crate) fn subjects(service: &ServiceId) -> [String; 2] {
     [format!("_{}_{}", service.namespace, service.name), String::new()]
 }
+
+/// The tag of a pool whose session persistence follows from `sessionAffinity`. Without it, a user may have set the persistence.
+pub(crate) const SESSION_AFFINITY_TAG: &str = "kube_session_affinity";
+
+/// The tag of a load balancer that this program took over while a pool of it lacked the session persistence that its Service
+/// asks for. Upstream gives session persistence only to new pools.
+pub(crate) const NOT_APPLIED_AFFINITY_TAG: &str = "kube_session_affinity_not_applied";
 
 /// The name of a Service's security group.
 pub(crate) fn security_group(service: &ServiceId) -> String {
@@ -223,6 +259,26 @@ mod tests {
         let long = floating_ip_description(&"x".repeat(200), &web(), Some(&tag));
         assert_eq!((long.len(), tag_of_floating_ip(&long)), (255, None));
         assert_eq!(subject_of_floating_ip("mine from cluster prod"), None);
+    }
+
+    #[test]
+    fn a_replaced_floating_ip_belongs_to_no_service() {
+        let description = replaced_floating_ip("prod", &web());
+        assert!(is_replaced_floating_ip(&description, &web()), "{description}");
+        assert!(!is_replaced_floating_ip(&description, &ServiceId::new("shop", "api", "1")));
+        assert!(!is_replaced_floating_ip(&floating_ip_description("prod", &web(), None), &web()));
+        assert!(!description.contains(FLOATING_IP_DESCRIPTION));
+        assert_eq!(subject_of_floating_ip(&description), None);
+    }
+
+    #[test]
+    fn a_tag_records_the_requested_address() {
+        assert_eq!(requested_address_tag("192.0.2.1"), "kube_load_balancer_ip_192.0.2.1");
+        assert_eq!(requested_address_tag(""), "kube_load_balancer_ip_any");
+        assert!(
+            is_requested_address_tag(&requested_address_tag(""))
+                && !is_service_tag(&requested_address_tag(""))
+        );
     }
 
     #[test]

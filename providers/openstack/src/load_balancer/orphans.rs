@@ -9,9 +9,9 @@ use ccm_core::{
 
 use super::{
     annotations,
-    directory::{Directory, Entry},
+    directory::{LoadBalancerDirectory, LoadBalancerEntry},
     names,
-    part::Key,
+    part::OpenStackPart,
 };
 
 /// The tags of all Services, by the cluster name in them.
@@ -36,15 +36,19 @@ impl ServiceTags<'_> {
 /// Finds the orphans. They are load balancers with this cluster's ownership tag and without a Service, listeners of
 /// missing Services on shared load balancers, and security groups of missing Services. Floating IPs with this cluster's
 /// ownership tag and without a port and a Service are orphans, too: creations failed.
-pub(super) fn orphans(snapshot: &ClusterSnapshot, directory: &Directory) -> Vec<Orphan<Key>> {
+pub(super) fn orphans(
+    snapshot: &ClusterSnapshot,
+    directory: &LoadBalancerDirectory,
+) -> Vec<Orphan<OpenStackPart>> {
     let (cluster, ownership_tag) = (&*snapshot.cluster.name, &snapshot.cluster.ownership_tag);
     let mut tags = ServiceTags {
         snapshot,
         by_cluster: BTreeMap::new(),
     };
     let services = || snapshot.services.iter();
-    let named = services().filter_map(|service| service.annotation(annotations::LOAD_BALANCER_ID));
-    let named: BTreeSet<&str> = named.collect();
+    let named: BTreeSet<&str> = services()
+        .filter_map(|service| service.annotation(annotations::LOAD_BALANCER_ID))
+        .collect();
     let mut orphans = Vec::new();
     for (id, entry) in directory.balancers() {
         let of_services = entry.tags.iter().filter(|tag| names::is_service_tag(tag));
@@ -57,30 +61,28 @@ pub(super) fn orphans(snapshot: &ClusterSnapshot, directory: &Directory) -> Vec<
         if is_used && ownership.allows_changes() {
             let ours = missing.iter().filter(|tag| names::cluster_of(tag) == Some(cluster));
             orphans.extend(ours.map(|tag| Orphan {
-                key: Key::Balancer(id.clone()),
+                key: OpenStackPart::Balancer(id.clone()),
                 what: format!("listeners tagged {tag} on load balancer {} ({id})", entry.name),
                 deletable: false,
             }));
         } else if !is_used && was_used && ownership.allows_orphan_deletion() {
             orphans.push(Orphan {
-                key: Key::Balancer(id.clone()),
+                key: OpenStackPart::Balancer(id.clone()),
                 what: format!("load balancer {} ({id})", entry.name),
                 deletable: is_of_cluster_alone(entry, cluster),
             });
         }
     }
-    let known = services().map(|service| names::security_group(&service.id));
-    let known: BTreeSet<String> = known.collect();
+    let known: BTreeSet<String> = services().map(|service| names::security_group(&service.id)).collect();
     let groups = directory.groups.iter().filter(|(name, description)| {
         names::is_security_group_of_cluster(description, cluster) && !known.contains(*name)
     });
     orphans.extend(groups.map(|(name, _)| Orphan {
-        key: Key::Group(name.clone()),
+        key: OpenStackPart::Group(name.clone()),
         what: format!("security group {name}"),
         deletable: false,
     }));
-    let known = services().map(|service| names::floating_ip_subject(&service.id));
-    let known: BTreeSet<String> = known.collect();
+    let known: BTreeSet<String> = services().map(|service| names::floating_ip_subject(&service.id)).collect();
     let floating = directory.floating().filter_map(|(address, description)| {
         let subject =
             names::subject_of_floating_ip(description).filter(|subject| !known.contains(*subject))?;
@@ -91,7 +93,7 @@ pub(super) fn orphans(snapshot: &ClusterSnapshot, directory: &Directory) -> Vec<
         ownership.allows_orphan_deletion().then_some((address, service))
     });
     orphans.extend(floating.map(|(address, service)| Orphan {
-        key: Key::New(names::load_balancer(cluster, &service)),
+        key: OpenStackPart::New(names::load_balancer(cluster, &service)),
         what: format!("floating IP {address} of Service {service}"),
         deletable: false,
     }));
@@ -99,7 +101,7 @@ pub(super) fn orphans(snapshot: &ClusterSnapshot, directory: &Directory) -> Vec<
 }
 
 /// Whether the load balancer was created under the cluster's current name and no other cluster uses it.
-fn is_of_cluster_alone(entry: &Entry, cluster: &str) -> bool {
+fn is_of_cluster_alone(entry: &LoadBalancerEntry, cluster: &str) -> bool {
     let mut tags = entry.tags.iter().filter(|tag| names::is_service_tag(tag));
     names::is_service_tag(&entry.name)
         && names::cluster_of(&entry.name) == Some(cluster)
@@ -119,7 +121,7 @@ mod tests {
         let own_tag = ClusterTag::of("me").to_string();
         let other = ClusterTag::of("other").to_string();
         let (web, gone) = ("kube_service_c_shop_web", "kube_service_c_shop_gone");
-        let entry = |name: &str, tags: &[&str]| Entry {
+        let entry = |name: &str, tags: &[&str]| LoadBalancerEntry {
             name: name.to_owned(),
             tags: tags.iter().map(|tag| (*tag).to_owned()).collect(),
         };
@@ -132,7 +134,7 @@ mod tests {
             let tag = ClusterTag::of(cluster);
             (format!("address of {name}"), names::floating_ip_description("c", &service, Some(&tag)))
         };
-        let directory = Directory::new(
+        let directory = LoadBalancerDirectory::new(
             [
                 ("1", entry(web, &[&own_tag, web])),
                 ("2", entry(gone, &[&own_tag, gone])),

@@ -8,7 +8,7 @@ use super::settings::LoadBalancing;
 
 part_keys! {
     /// A part: what one writer may change at a time.
-    pub(crate) enum Key {
+    pub(crate) enum OpenStackPart {
         /// The load balancer with this ID.
         Balancer(String) = "lb/";
         /// The load balancer with this name, which does not exist yet.
@@ -31,9 +31,11 @@ pub(crate) type PartMember = plan::Member<Model>;
 
 /// The facts of a part that later parts need.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Facts {
+pub(crate) struct PartFacts {
     /// From a load balancer: the subnet of its virtual address.
     pub(crate) vip_subnet: String,
+    /// From a load balancer: the subnet of its additional virtual address; empty if it has none.
+    pub(crate) additional_subnet: String,
     /// From a security group: its ID.
     pub(crate) group: Option<Fact<String>>,
 }
@@ -45,16 +47,16 @@ mod tests {
     #[test]
     fn keys_are_read_as_they_are_written() {
         for (text, key) in [
-            ("lb/0a-1b", Key::Balancer("0a-1b".into())),
-            ("lb/new:kube_service_c_n_s", Key::New("kube_service_c_n_s".into())),
-            ("sg/lb-sg-u-n-s", Key::Group("lb-sg-u-n-s".into())),
-            ("node-ports", Key::NodePorts),
+            ("lb/0a-1b", OpenStackPart::Balancer("0a-1b".into())),
+            ("lb/new:kube_service_c_n_s", OpenStackPart::New("kube_service_c_n_s".into())),
+            ("sg/lb-sg-u-n-s", OpenStackPart::Group("lb-sg-u-n-s".into())),
+            ("node-ports", OpenStackPart::NodePorts),
         ] {
             assert_eq!(key.to_string(), text);
             assert_eq!(text.parse(), Ok(key));
         }
         for text in ["x", "node-ports/1"] {
-            assert_eq!(text.parse::<Key>(), Err(()));
+            assert_eq!(text.parse::<OpenStackPart>(), Err(()));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Plans the changes from the observed to the desired state of a part. Pure.
 
-mod floating;
+pub(crate) mod floating;
 mod listeners;
 mod ports;
 mod rename;
@@ -16,43 +16,46 @@ use ccm_core::{
     },
 };
 
-use self::site::{BalancerPlan, Site, UNUSED, blocked};
+use self::site::{BalancerPlan, Site, Step, UNUSED, blocked};
 use super::{
-    desired::{ActiveService, Desired, DesiredBalancer, Owner},
+    desired::{ActiveService, DesiredBalancer, DesiredPart, Owner},
     features::Feature,
-    kinds::{self, Kind},
+    kinds::{self, ObjectKind, ObjectUpdate},
     names,
-    observe::{self, LoadBalancerSnapshot, Observed},
-    part::Key,
-    steps::{self, Change},
+    observe::{self, LoadBalancerSnapshot, ObservedPart},
+    part::OpenStackPart,
+    steps::{self, PartChange},
     tags::{self, Annotated},
 };
 
 /// The steps in order, and the blocked differences.
-pub(crate) fn plan(desired: &Desired, observed: &Observed) -> Plan<Change> {
+pub(crate) fn plan(desired: &DesiredPart, observed: &ObservedPart) -> Plan<PartChange> {
     match (desired, observed) {
-        (Desired::Balancer(desired), Observed::Balancers(snapshot)) => balancer(desired, snapshot),
-        (Desired::Group(Some(desired)), Observed::Groups(have)) => desired.diff(have).map(Change::Group),
-        (Desired::Ports(desired), Observed::Ports(have, missing)) => ports::ports(desired, have, missing),
+        (DesiredPart::Balancer(desired), ObservedPart::Balancers(snapshot)) => balancer(desired, snapshot),
+        (DesiredPart::Group(Some(desired)), ObservedPart::Groups(have)) => {
+            desired.diff(have).map(PartChange::Group)
+        }
+        (DesiredPart::Ports(desired), ObservedPart::Ports(have, missing)) => {
+            ports::ports(desired, have, missing)
+        }
         _ => Plan::default(),
     }
 }
 
-fn balancer(desired: &DesiredBalancer, snapshot: &LoadBalancerSnapshot) -> Plan<Change> {
-    let mut all = snapshot.objects.of(Kind::Balancer);
+fn balancer(desired: &DesiredBalancer, snapshot: &LoadBalancerSnapshot) -> Plan<PartChange> {
+    let mut all = snapshot.objects.of(ObjectKind::Balancer);
     let (first, more) = (all.next(), all.count());
     let Some(balancer) = first else {
         return steps::of_balancer(absent(desired, snapshot), |change| {
-            Change::Balancer(change.key.clone(), change)
+            PartChange::Balancer(change.key.clone(), change)
         });
     };
     let site = site(desired, &snapshot.objects, balancer, &snapshot.annotated);
     let is_broken = observe::is_broken(balancer);
     if is_broken && more == 0 && site.never_worked(snapshot.is_being_created) {
-        let step = balancer.step(Action::Delete(true));
-        let step = step.because("its creation failed; it is created again");
+        let step = balancer.step(Action::Delete(true)).because("its creation failed; it is created again");
         let (steps, blocked) = (vec![step], Vec::new());
-        return steps::of_balancer(Plan { steps, blocked }, Change::Recreate);
+        return steps::of_balancer(Plan { steps, blocked }, PartChange::Recreate);
     }
     let plan = if more > 0 {
         let have = format!("present {} times", more + 1);
@@ -60,7 +63,7 @@ fn balancer(desired: &DesiredBalancer, snapshot: &LoadBalancerSnapshot) -> Plan<
     } else {
         present(&site, snapshot, is_broken)
     };
-    steps::of_balancer(plan, |change| Change::Balancer(site.name.to_owned(), change))
+    steps::of_balancer(plan, |change| PartChange::Balancer(site.name.to_owned(), change))
 }
 
 fn refused(desired: &DesiredBalancer, field: &str, have: &str, want: &str) -> BalancerPlan {
@@ -80,10 +83,10 @@ fn absent(desired: &DesiredBalancer, snapshot: &LoadBalancerSnapshot) -> Balance
     for active in &desired.active {
         let service = Some(&active.owner.service);
         let (name, makes) = match &desired.key {
-            Key::New(name) => (name, active.owner.tag == *name),
+            OpenStackPart::New(name) => (name, active.owner.tag == *name),
             // Without proof that it was created for the Service, it may be one that a user replaced. One that this process
             // deleted is none: the Service changed its type and back before the annotation was removed.
-            Key::Balancer(id) => {
+            OpenStackPart::Balancer(id) => {
                 let mut left = floating::left(desired, &snapshot.objects, &active.owner);
                 let is_proven = snapshot.was_deleted || left.next().is_some();
                 (id, active.had_load_balancer && alone && is_proven)
@@ -93,7 +96,9 @@ fn absent(desired: &DesiredBalancer, snapshot: &LoadBalancerSnapshot) -> Balance
         let field = format!("load balancer {name}");
         if !makes {
             let want = match &desired.key {
-                Key::Balancer(_) => "present; without the annotation load-balancer-id, a new one is created",
+                OpenStackPart::Balancer(_) => {
+                    "present; without the annotation load-balancer-id, a new one is created"
+                }
                 _ => "present",
             };
             plan.blocked.push(blocked(service, &field, "missing", want));
@@ -119,8 +124,8 @@ fn absent(desired: &DesiredBalancer, snapshot: &LoadBalancerSnapshot) -> Balance
 /// could only add former names of the cluster, so a yes stays a yes.
 pub(crate) fn deletes_whole(
     desired: &DesiredBalancer,
-    objects: &Objects<Kind>,
-    balancer: &Object<Kind>,
+    objects: &Objects<ObjectKind>,
+    balancer: &Object<ObjectKind>,
 ) -> bool {
     let annotated = Annotated::default();
     desired.cascade && site(desired, objects, balancer, &annotated).is_leaving(false)
@@ -128,8 +133,8 @@ pub(crate) fn deletes_whole(
 
 fn site<'a>(
     desired: &'a DesiredBalancer,
-    objects: &'a Objects<Kind>,
-    balancer: &'a Object<Kind>,
+    objects: &'a Objects<ObjectKind>,
+    balancer: &'a Object<ObjectKind>,
     annotated: &'a Annotated,
 ) -> Site<'a> {
     let mut site = Site::new(desired, objects, balancer, annotated);
@@ -148,14 +153,18 @@ struct Admission<'a> {
 impl Admission<'_> {
     /// Whether a staying Service uses the load balancer, or will. One that is refused may have named it without ever using it.
     fn has_users(&self, site: &Site<'_>) -> bool {
-        let is_tagged = |refused: &&ActiveService| site.tagged(&site.tags, &refused.owner);
-        !self.admitted.is_empty() || !site.desired.frozen.is_empty() || self.refused.iter().any(is_tagged)
+        !self.admitted.is_empty()
+            || !site.desired.frozen.is_empty()
+            || self
+                .refused
+                .iter()
+                .any(|refused: &&ActiveService| site.tagged(&site.tags, &refused.owner))
     }
 }
 
 fn present(site: &Site<'_>, snapshot: &LoadBalancerSnapshot, is_broken: bool) -> BalancerPlan {
     let desired = site.desired;
-    let admission = admission(site);
+    let admission = admission(site, snapshot);
     if site.created && !site.ownership.allows_changes() {
         refused(desired, &site.balancer.title(), "another cluster's", "ours")
     } else if site.is_leaving(admission.has_users(site)) {
@@ -164,7 +173,7 @@ fn present(site: &Site<'_>, snapshot: &LoadBalancerSnapshot, is_broken: bool) ->
         change(site, snapshot, admission)
     } else if desired.failover && site.created && !(desired.active.is_empty() && desired.frozen.is_empty()) {
         let active = Attributes::from([("provisioning_status", "ACTIVE".into())]);
-        let step = site.balancer.step(Action::Update(kinds::FAILOVER, active));
+        let step = site.balancer.step(ObjectUpdate::Failover.action(active));
         Plan {
             steps: vec![step.because("failover, since it is in ERROR")],
             blocked: Vec::new(),
@@ -175,7 +184,7 @@ fn present(site: &Site<'_>, snapshot: &LoadBalancerSnapshot, is_broken: bool) ->
     }
 }
 
-/// The Go program leaves a load balancer unchanged when its Service moves to another one, and people may still use it.
+/// Upstream leaves a load balancer unchanged when its Service moves to another one, and people may still use it.
 fn delete_or_keep(site: &Site<'_>, is_broken: bool) -> BalancerPlan {
     let leaving = &site.desired.leaving;
     if site.ownership == Ownership::Ours || !leaving.iter().all(|leaving| leaving.has_moved) {
@@ -200,18 +209,27 @@ fn delete(site: &Site<'_>, is_broken: bool) -> BalancerPlan {
         plan.steps.push(step.because(UNUSED));
     } else {
         let nothing = objects::Desired {
-            separate: BTreeSet::from([Kind::Listener]),
+            separate: BTreeSet::from([ObjectKind::Listener]),
             reason: UNUSED,
             ..objects::Desired::default()
         };
         let mut objects = site.objects.clone();
-        objects.all.retain(|object| object.kind != Kind::Floating);
+        objects.all.retain(|object| object.kind != ObjectKind::Floating);
         plan.steps.extend(nothing.diff(&objects).steps);
     }
     plan
 }
 
-fn admission<'a>(site: &Site<'a>) -> Admission<'a> {
+/// Whether the load balancer is public, or would be for its owner. An internal Service may only share one that is not.
+fn is_public(site: &Site<'_>, snapshot: &LoadBalancerSnapshot, is_used: bool) -> bool {
+    let mut active = site.desired.active.iter();
+    let gets_floating_ip = !observe::is_v6(site.balancer)
+        && active.any(|active| site.owned_by(&active.owner) && !active.internal);
+    // One that an internal Service uses gets no floating IP.
+    snapshot.may_be_public(site.balancer) || (gets_floating_ip && !is_used)
+}
+
+fn admission<'a>(site: &Site<'a>, snapshot: &LoadBalancerSnapshot) -> Admission<'a> {
     let desired = site.desired;
     let leaves = |tag: &String| {
         let mut leaving = desired.leaving.iter();
@@ -237,9 +255,9 @@ fn admission<'a>(site: &Site<'a>) -> Admission<'a> {
         } else if !owner && !desired.can.has(Feature::Tags) {
             let have = "not shareable, because Octavia lacks tags (API version 2.5)";
             refuse(have.to_owned(), "shared");
-        } else if !owner && active.internal {
+        } else if !owner && active.internal && is_public(site, snapshot, known) {
             let want = "used by an internal Service";
-            refuse("owned by another Service".to_owned(), want);
+            refuse("public, for the Service that owns it".to_owned(), want);
         } else if !owner && !known && i64::try_from(shared + 1).unwrap_or(i64::MAX) > desired.max_shared {
             let have = format!("already shared by {shared} Services");
             refuse(have, "shared by one more (max-shared-lb)");
@@ -266,8 +284,8 @@ fn change(site: &Site<'_>, snapshot: &LoadBalancerSnapshot, admission: Admission
     };
     create_only(site, &admitted, &mut plan);
     let below = listeners::plan(site, &admitted, &refused);
-    plan.steps.extend(below.steps);
-    plan.blocked.extend(below.blocked);
+    plan.steps.extend(below.plan.steps);
+    plan.blocked.extend(below.plan.blocked);
     floating::change(site, &admitted, snapshot, &mut plan);
     let can_tag = desired.can.has(Feature::Tags);
     let (requested, withdrawn) = requested_tags(site, &admitted);
@@ -277,36 +295,66 @@ fn change(site: &Site<'_>, snapshot: &LoadBalancerSnapshot, admission: Admission
         .map(|active| active.owner.tag.clone())
         .chain(requested)
         .collect();
+    let owner_leaves = desired.leaving.iter().any(|leaving| site.owned_by(&leaving.owner));
     let surplus = site.tags.iter().filter(|tag| {
         let mut leaving = desired.leaving.iter();
-        leaving.any(|leaving| site.tagged(std::slice::from_ref(*tag), &leaving.owner))
+        (owner_leaves && names::is_requested_address_tag(tag))
+            || leaving.any(|leaving| site.tagged(std::slice::from_ref(*tag), &leaving.owner))
     });
-    let surplus: Vec<_> = surplus.cloned().chain(withdrawn).collect();
+    // Pools of refused and frozen Services are not compared.
+    let is_compared = refused.is_empty() && desired.frozen.is_empty();
+    let obsolete = (is_compared && !below.lacks_affinity && site.has_affinity_record())
+        .then(|| names::NOT_APPLIED_AFFINITY_TAG.to_owned());
+    let surplus: Vec<_> = surplus.cloned().chain(withdrawn).chain(obsolete).collect();
     if plan.steps.is_empty() && missing.is_empty() && surplus.is_empty() && !admitted.is_empty() {
         // The last step: a process that is killed before it finds all objects by the former names.
         rename::steps(site, &mut plan);
     }
-    let due = !plan.steps.is_empty() || !missing.is_empty() || !surplus.is_empty();
+    let is_due = !plan.steps.is_empty() || !missing.is_empty() || !surplus.is_empty();
     let ownership_tag = desired
         .ownership_tag
-        .for_update(&site.ownership, due && site.created && site.is_own() && can_tag);
-    let ownership_tag = ownership_tag.map(ToString::to_string);
-    let add: Vec<_> = missing.into_iter().chain(ownership_tag).collect();
+        .for_update(&site.ownership, is_due && site.created && site.is_own() && can_tag)
+        .map(ToString::to_string);
+    let affinity_record =
+        (ownership_tag.is_some() && below.lacks_affinity).then(|| names::NOT_APPLIED_AFFINITY_TAG.to_owned());
+    let owner = admitted.iter().find(|active| can_tag && site.owned_by(&active.owner));
+    let record = owner.and_then(|owner| floating::new_record(site, owner, is_due, &plan));
+    let is_recorded = site.tags.iter().any(|tag| names::is_requested_address_tag(tag));
+    let (first_record, later_record) = if is_recorded {
+        (None, record)
+    } else {
+        (record, None)
+    };
+    let add: Vec<_> = missing
+        .into_iter()
+        .chain(ownership_tag)
+        .chain(affinity_record)
+        .chain(first_record)
+        .collect();
     // Tags are added first and removed last, so that a restarted process finds the remaining work by them.
     let mut tags = site.tags.clone();
-    let step = |tags: &[String], verb: &str, which: &[String]| {
-        let step = site.update(Attributes::from([("tags", kinds::sent(tags))]));
-        step.because(format!("{verb} tags {}", which.join(", ")))
-    };
     if !add.is_empty() {
         tags.extend(add.iter().filter(|tag| !site.tags.contains(tag)).cloned());
-        plan.steps.insert(0, step(&tags, "add", &add));
+        plan.steps.insert(0, set_tags(site, &tags, format!("add tags {}", add.join(", "))));
     }
     if !surplus.is_empty() {
         tags.retain(|tag| !surplus.contains(tag));
-        plan.steps.push(step(&tags, "remove", &surplus));
+        plan.steps.push(set_tags(site, &tags, format!("remove tags {}", surplus.join(", "))));
+    }
+    if let Some(record) = later_record {
+        tags.retain(|tag| !names::is_requested_address_tag(tag));
+        tags.push(record.clone());
+        let step = set_tags(site, &tags, format!("add tags {record}"));
+        // If the Service's floating IP cannot be attached, the record stays, too.
+        plan.steps.push(step.for_service(owner.map(|owner| &owner.owner.service)));
     }
     plan
+}
+
+/// A step that gives the load balancer these tags.
+fn set_tags(site: &Site<'_>, tags: &[String], reason: String) -> Step {
+    let step = site.update(Attributes::from([("tags", kinds::sent(tags))]));
+    step.because(reason)
 }
 
 /// The tags of the load balancer to add and to remove because of annotations. Services that share it add up their tags;
@@ -320,8 +368,7 @@ fn requested_tags(site: &Site<'_>, admitted: &[&ActiveService]) -> (Vec<String>,
         let tags = site.annotated.get(&owner.service);
         tags.into_iter().flat_map(|tags| &tags.load_balancer)
     };
-    let requested = admitted.iter().flat_map(|active| &active.tags.load_balancer);
-    let requested = requested.collect();
+    let requested = admitted.iter().flat_map(|active| &active.tags.load_balancer).collect();
     let frozen: BTreeSet<_> = desired.frozen.iter().flat_map(|frozen| annotated(&frozen.owner)).collect();
     let active = admitted.iter().map(|active| &active.owner);
     let ours = active

@@ -46,12 +46,14 @@ pub(crate) fn listener(port: Protocol, tls: bool, forwarded_for: bool) -> &'stat
     }
 }
 
-/// The protocol of the pool behind a listener with this protocol.
+/// The protocol of the pool behind a listener with this protocol. UDP and SCTP have no PROXY protocol.
 pub(crate) fn pool(listener: &'static str, proxy: Proxy) -> &'static str {
-    proxy.pool().unwrap_or(match listener {
-        "TERMINATED_HTTPS" => "HTTP",
-        other => other,
-    })
+    match (listener, proxy.pool()) {
+        ("UDP" | "SCTP", _) => listener,
+        (_, Some(pool)) => pool,
+        ("TERMINATED_HTTPS", None) => "HTTP",
+        (_, None) => listener,
+    }
 }
 
 /// The health check of members.

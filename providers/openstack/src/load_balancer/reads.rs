@@ -24,9 +24,10 @@ mod tests;
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use ccm_core::{
-    Error, ErrorKind, Priority, Result, Retry,
+    Error, ErrorKind, Freshness, Priority, Result, Retry,
     client::{Cache, CacheConfig, ClientMetrics, Indexed, IndexedCache, Listing, later},
     load_balancer::ReadOptions,
+    plan::objects::Object,
 };
 use futures_util::future::try_join_all;
 use tokio::{sync::Mutex, time::Instant};
@@ -34,15 +35,21 @@ use tokio::{sync::Mutex, time::Instant};
 pub(crate) use self::{discovery::Discovery, members::Members};
 use super::{
     features::Version,
+    kinds::{ObjectKind, REFUSED},
     member::Member,
     names,
-    responses::{self, FloatingIp, Listener, LoadBalancer, Monitor, Pool, Ref, SecurityGroup, State},
+    responses::{
+        self, FloatingIp, Listener, LoadBalancer, LoadBalancerState, Monitor, Pool, Ref, SecurityGroup,
+    },
 };
 use crate::{
     client::{Api, Call, Op, catalog::Service, listing::Resource, read},
     error::is_permanent,
     instances::records::Port,
 };
+
+/// A port or floating IP that Neutron refused to change is tried again after this.
+pub(super) const REFUSED_AGE: Duration = Duration::from_secs(600);
 
 /// The query of a listing.
 type Query = &'static [(&'static str, &'static str)];
@@ -116,7 +123,7 @@ pub(crate) struct Reads {
     /// Load balancers. Keys: ID.
     pub(crate) balancers: IndexedCache<LoadBalancer>,
     /// The states of load balancers by ID, while many are pending.
-    states: Cache<(), HashMap<String, State>>,
+    states: Cache<(), HashMap<String, LoadBalancerState>>,
     /// Listeners. Keys: load balancer.
     pub(crate) listeners: IndexedCache<Listener>,
     /// Pools. Keys: load balancer.
@@ -135,6 +142,8 @@ pub(crate) struct Reads {
     ports: Cache<String, Vec<Arc<Port>>>,
     /// Ports whose groups Neutron refused to change, with its answer.
     pub(super) refused_ports: Cache<String, String>,
+    /// Floating IPs that Neutron refused to attach, with its answer.
+    pub(super) refused_floating_ips: Cache<String, String>,
     /// Locked while ports are read, so that callers that need the same ports share one read. One for each priority: no user
     /// waits for quota behind background work.
     ports_being_read: [Mutex<()>; 2],
@@ -171,6 +180,7 @@ impl Reads {
             discovery: Discovery::new(api.clone(), metrics),
             ports: Cache::new(ports, metrics),
             refused_ports: Cache::new(CacheConfig::new("refused_ports"), metrics),
+            refused_floating_ips: Cache::new(CacheConfig::new("refused_floating_ips"), metrics),
             ports_being_read: Default::default(),
             version: Mutex::default(),
             api,
@@ -217,7 +227,8 @@ impl Reads {
 
     async fn read_version(&self) -> Result<Version> {
         let get = octavia(Op::LoadBalancerVersions, &[], &[]);
-        let document: super::features::Document = self.api.get_unversioned(get, Priority::User).await?;
+        let document: super::features::VersionDocument =
+            self.api.get_unversioned(get, Priority::User).await?;
         document
             .newest()
             .ok_or_else(|| Error::new(ErrorKind::Unsupported, "Octavia's list of versions has no version 2"))
@@ -243,8 +254,7 @@ impl Reads {
         let listing = pools;
         let pools: Vec<_> = listing.by_key(&balancer.id).cloned().collect();
         let ids = pools.iter().map(|pool| pool.id.clone());
-        let as_of = ids.clone().map(|id| (id.clone(), listing.as_of(&id)));
-        let as_of = as_of.collect();
+        let as_of = ids.clone().map(|id| (id.clone(), listing.as_of(&id))).collect();
         self.members.set_pools(&balancer.id, ids.collect());
         let mut monitors = Vec::new();
         if pools.iter().any(|pool| !pool.healthmonitor_id.is_empty()) {
@@ -268,8 +278,7 @@ impl Reads {
             self.api.list::<Listener>(&query, priority),
             self.api.list::<Pool>(&query, priority)
         )?;
-        let monitors = pools.iter().filter(|pool| !pool.healthmonitor_id.is_empty());
-        let monitors = monitors.map(|pool| async move {
+        let monitors = pools.iter().filter(|pool| !pool.healthmonitor_id.is_empty()).map(|pool| async move {
             self.uncached::<Monitor>(Op::MonitorGet, &pool.healthmonitor_id, priority).await
         });
         let monitors = try_join_all(monitors).await?.into_iter().flatten().map(Arc::new).collect();
@@ -333,6 +342,16 @@ impl Reads {
             ("fields", "revision_number"),
         ];
         self.shared(&self.floating_ips, port, FIELDS, read).await
+    }
+
+    /// The object of a floating IP, with the answer if Neutron refused to attach it some minutes ago.
+    pub(crate) fn floating_object(&self, floating: &FloatingIp) -> Object<ObjectKind> {
+        let object = Object::from(floating);
+        let refused = self.refused_floating_ips.peek(&floating.id, Freshness::AtMost(REFUSED_AGE));
+        match refused {
+            Some((why, _)) => object.with(REFUSED, why.as_str()),
+            None => object,
+        }
     }
 
     /// The security groups of the project with their rules. `name`: the one that matters to the caller.

@@ -1,11 +1,11 @@
-//! The Go cloud controller's metrics of load balancers, under its names.
+//! Upstream's metrics of load balancers, under its names.
 
 use ccm_core::{
     client::TimedConfig,
     load_balancer::{ReconcileMetricsConfig, Reconciliation},
 };
 
-use super::part::Key;
+use super::part::OpenStackPart;
 
 /// Their names, labels and buckets.
 pub(super) static RECONCILE_METRICS: ReconcileMetricsConfig = ReconcileMetricsConfig {
@@ -33,7 +33,9 @@ pub(super) static RECONCILE_METRICS: ReconcileMetricsConfig = ReconcileMetricsCo
         Reconciliation::Update => "loadbalancer_update",
         Reconciliation::Delete => "loadbalancer_delete",
     },
-    is_load_balancer: |part| matches!(part.as_str().parse(), Ok(Key::Balancer(_) | Key::New(_))),
+    is_load_balancer: |part| {
+        matches!(part.as_str().parse(), Ok(OpenStackPart::Balancer(_) | OpenStackPart::New(_)))
+    },
     kind: |step| match step.label {
         "loadbalancer_delete" => Reconciliation::Delete,
         "members_update" | "member_create" | "member_delete" => Reconciliation::Update,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use ccm_core::load_balancer::IpFamily;
 use serde::{Deserialize, Serialize};
 
 use super::member_id::MemberId;
@@ -22,6 +23,7 @@ records! {
         vip_port_id: String,
         vip_subnet_id: String,
         vip_network_id: String,
+        additional_vips: Vec<AdditionalVip>,
         flavor_id: String,
         availability_zone: String,
         tags: Vec<String>,
@@ -29,8 +31,14 @@ records! {
         pools: Vec<Ref>,
     }
 
+    /// A virtual address in addition to the first one, on the same port.
+    AdditionalVip {
+        subnet_id: String,
+        ip_address: String,
+    }
+
     /// The polled state of a load balancer.
-    State {
+    LoadBalancerState {
         provisioning_status: Provisioning,
         operating_status: String,
         updated_at: Option<String>,
@@ -151,6 +159,25 @@ records! {
     }
 }
 
+impl LoadBalancer {
+    /// The virtual addresses, the first one first.
+    pub(crate) fn virtual_addresses(&self) -> Vec<&str> {
+        let additional = self.additional_vips.iter().map(|vip| &*vip.ip_address);
+        std::iter::once(&*self.vip_address).chain(additional).collect()
+    }
+}
+
+impl Subnet {
+    /// The IP family of its addresses.
+    pub(crate) fn family(&self) -> IpFamily {
+        if self.ip_version == 6 {
+            IpFamily::V6
+        } else {
+            IpFamily::V4
+        }
+    }
+}
+
 /// A reference to another object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize, Serialize)]
 pub(crate) struct Ref<I = String> {
@@ -196,12 +223,12 @@ impl Provisioning {
     }
 }
 
-/// The [`State`] of a load balancer in a listing.
+/// The [`LoadBalancerState`] of a load balancer in a listing.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub(crate) struct Status {
     pub(crate) id: String,
     #[serde(flatten)]
-    pub(crate) state: State,
+    pub(crate) state: LoadBalancerState,
 }
 
 resources! {
@@ -252,6 +279,7 @@ mod tests {
             "pools",
             "provisioning_status",
             "updated_at",
+            "additional_vips",
         ]);
         tolerant::<Listener>(&[
             "name",

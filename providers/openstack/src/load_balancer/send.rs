@@ -6,21 +6,26 @@ use std::{
 };
 
 use ccm_core::{
-    Error, ErrorKind, Outcome, Priority, Result, async_trait,
-    plan::objects::{self, Attributes, Kind as _, Object, ObjectCalls, Objects, stale},
+    Error, ErrorKind, Freshness, Priority, RequestOutcome, Result, async_trait,
+    load_balancer::ReadOptions,
+    plan::objects::{self, Attributes, Kind as _, Object, ObjectCalls, Objects, stale, unsupported},
 };
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::{
-    kinds::{self, FAILOVER, Kind, MEMBERS, OWNER, SINGLE_MEMBERS, SUBNETS},
+    kinds::{
+        self, ADDITIONAL_VIPS, MEMBERS, OTHER_ADDITIONAL_SUBNETS, OTHER_VIP_SUBNETS, OWNER, ObjectKind,
+        ObjectUpdate, REPLACED, SINGLE_MEMBERS, SUBNETS,
+    },
     member::{Member, by_identity},
     member_id::MemberId,
     names,
-    observe::{Observed, is_broken},
+    observe::{ObservedPart, is_broken},
     reads::Reads,
     responses::{Listener, LoadBalancer, Monitor, Pool},
-    steps::{Change, Reply},
+    steps::{PartChange, PartReply},
     writes::Writes,
 };
 use crate::client::{Api, Op};
@@ -38,8 +43,21 @@ fn id(text: &str) -> Result<&str> {
     Some(text).filter(|text| !text.is_empty()).ok_or_else(stale)
 }
 
+/// Whether the same change may succeed a moment later.
+fn is_retried(error: &Error) -> bool {
+    error.outcome() == RequestOutcome::Unknown
+        || matches!(
+            error.kind(),
+            ErrorKind::Unavailable
+                | ErrorKind::Timeout
+                | ErrorKind::RateLimited
+                | ErrorKind::Unauthenticated
+                | ErrorKind::NotLeader
+        )
+}
+
 /// The set fields of a new object.
-fn fields(object: &Object<Kind>) -> BTreeMap<&'static str, &Value> {
+fn fields(object: &Object<ObjectKind>) -> BTreeMap<&'static str, &Value> {
     let is_set = |value: &Value| match value {
         Value::Null => false,
         Value::String(text) => !text.is_empty(),
@@ -47,9 +65,38 @@ fn fields(object: &Object<Kind>) -> BTreeMap<&'static str, &Value> {
         Value::Object(map) => !map.is_empty(),
         Value::Bool(_) | Value::Number(_) => true,
     };
-    let fields = object.attributes.iter();
-    let fields = fields.filter(|(name, value)| ![OWNER, SUBNETS].contains(name) && is_set(value));
+    let fields = object.attributes.iter().filter(|(name, value)| {
+        ![OWNER, SUBNETS, OTHER_VIP_SUBNETS, OTHER_ADDITIONAL_SUBNETS].contains(name) && is_set(value)
+    });
     fields.map(|(name, value)| (*name, value)).collect()
+}
+
+/// The new load balancer with each choice of subnets for its addresses, in order. Only administrators can ask Neutron which subnets
+/// have free addresses, so that the next one is tried when Octavia says that one has none.
+fn vip_choices(balancer: &Object<ObjectKind>) -> Vec<Object<ObjectKind>> {
+    /// The most choices. Each costs a call.
+    const MOST: usize = 10;
+    let mut choices = vec![balancer.clone()];
+    choices.extend(
+        kinds::texts(balancer, OTHER_VIP_SUBNETS)
+            .map(|subnet: &str| balancer.clone().with("vip_subnet_id", subnet)),
+    );
+    let mut all = Vec::new();
+    for choice in choices {
+        let others = kinds::texts(balancer, OTHER_ADDITIONAL_SUBNETS);
+        let others: Vec<_> = others
+            .map(|subnet| choice.clone().with(ADDITIONAL_VIPS, json!([{"subnet_id": subnet}])))
+            .collect();
+        all.push(choice);
+        all.extend(others);
+    }
+    all.truncate(MOST);
+    all
+}
+
+/// Whether Octavia created no load balancer because the subnet of an address has no free one.
+fn lacks_free_address(error: &Error) -> bool {
+    error.message().contains("No more IP addresses available")
 }
 
 /// A new load balancer or an object below it, with its children.
@@ -68,8 +115,8 @@ struct Tree<'a> {
 }
 
 impl<'a> Tree<'a> {
-    fn of(object: &'a Object<Kind>, all: &'a [Object<Kind>]) -> Self {
-        let below = |kind: Kind| {
+    fn of(object: &'a Object<ObjectKind>, all: &'a [Object<ObjectKind>]) -> Self {
+        let below = |kind: ObjectKind| {
             let children = all.iter().filter(move |child| {
                 child.kind == kind
                     && kind.schema().parent == Some(object.kind)
@@ -79,9 +126,9 @@ impl<'a> Tree<'a> {
         };
         Self {
             fields: fields(object),
-            listeners: below(Kind::Listener).collect(),
-            default_pool: below(Kind::Pool).next().map(Box::new),
-            healthmonitor: below(Kind::Monitor).next().map(Box::new),
+            listeners: below(ObjectKind::Listener).collect(),
+            default_pool: below(ObjectKind::Pool).next().map(Box::new),
+            healthmonitor: below(ObjectKind::Monitor).next().map(Box::new),
             members: object.set(MEMBERS),
         }
     }
@@ -98,26 +145,29 @@ impl<'a> Sender<'a> {
     }
 
     /// Sends one change. The error is stale if an ID is not known.
-    pub(super) async fn send(&self, change: &Change, observed: &Observed) -> Result<Reply> {
+    pub(super) async fn send(&self, change: &PartChange, observed: &ObservedPart) -> Result<PartReply> {
         match (change, observed) {
-            (Change::Balancer(_, change) | Change::Recreate(change), Observed::Balancers(snapshot)) => {
+            (
+                PartChange::Balancer(_, change) | PartChange::Recreate(change),
+                ObservedPart::Balancers(snapshot),
+            ) => {
                 let calls = BalancerCalls {
                     sender: self,
                     observed: &snapshot.objects,
                 };
                 let reply = objects::send(&calls, change, &snapshot.objects).await;
-                reply.map(Reply::Balancer)
+                reply.map(PartReply::Balancer)
             }
-            (Change::Group(change), Observed::Groups(groups)) => {
+            (PartChange::Group(change), ObservedPart::Groups(groups)) => {
                 let reply = objects::send(&self.writes, change, groups).await;
-                reply.map(Reply::Group)
+                reply.map(PartReply::Group)
             }
-            (Change::DeletePortTag(port, group), Observed::Ports(ports, _)) => {
+            (PartChange::DeletePortTag(port, group), ObservedPart::Ports(ports, _)) => {
                 let port = ports.get(&port.id).ok_or_else(stale)?;
                 self.writes.delete_port_tag(port, group.id.get()?).await?;
-                Ok(Reply::Nothing)
+                Ok(PartReply::Nothing)
             }
-            (Change::SetPortGroups { port, add, remove }, Observed::Ports(ports, _)) => {
+            (PartChange::SetPortGroups { port, add, remove }, ObservedPart::Ports(ports, _)) => {
                 let port = ports.get(&port.id).ok_or_else(stale)?;
                 let mut groups = port.security_groups.clone();
                 groups.retain(|group| !remove.iter().any(|gone| gone.id.known() == Some(group)));
@@ -125,7 +175,7 @@ impl<'a> Sender<'a> {
                     groups.push(group.id.get()?.clone());
                 }
                 let now = self.writes.set_port_groups(port, &groups).await?;
-                Ok(Reply::Port(Box::new(now)))
+                Ok(PartReply::Port(Box::new(now)))
             }
             _ => {
                 Err(Error::new(ErrorKind::Unexpected, "the step does not belong to this part; this is a bug"))
@@ -137,12 +187,12 @@ impl<'a> Sender<'a> {
 /// The calls for a load balancer.
 struct BalancerCalls<'a> {
     sender: &'a Sender<'a>,
-    observed: &'a Objects<Kind>,
+    observed: &'a Objects<ObjectKind>,
 }
 
 /// An object with only its ID known.
-fn with_id(object: &Object<Kind>, id: String) -> objects::Reply<Kind> {
-    objects::Reply::object(Object {
+fn with_id(object: &Object<ObjectKind>, id: String) -> objects::ChangeReply<ObjectKind> {
+    objects::ChangeReply::object(Object {
         id,
         ..Object::new(object.kind, &*object.key)
     })
@@ -151,28 +201,35 @@ fn with_id(object: &Object<Kind>, id: String) -> objects::Reply<Kind> {
 impl BalancerCalls<'_> {
     /// The load balancer's ID.
     fn balancer(&self) -> Result<&str> {
-        let balancer = self.observed.of(Kind::Balancer).next().ok_or_else(stale)?;
+        let balancer = self.observed.of(ObjectKind::Balancer).next().ok_or_else(stale)?;
         id(&balancer.id)
     }
 
-    fn id(&self, kind: Kind, object: &Object<Kind>) -> Result<Value> {
+    fn id(&self, kind: ObjectKind, object: &Object<ObjectKind>) -> Result<Value> {
         Ok(self.observed.id(kind, &object.key)?.into())
     }
 
     async fn create_balancer(
         &self,
-        balancer: &Object<Kind>,
-        below: &[Object<Kind>],
-    ) -> Result<objects::Reply<Kind>> {
+        balancer: &Object<ObjectKind>,
+        below: &[Object<ObjectKind>],
+    ) -> Result<objects::ChangeReply<ObjectKind>> {
         let members = below.iter().map(|object| object.set(MEMBERS).len()).sum();
-        let body = Tree::of(balancer, below);
-        let created = self.sender.writes.create_load_balancer(&body, members).await?;
-        let mut object: Object<Kind> = (&created.balancer).into();
+        let mut result = Err(stale());
+        for choice in vip_choices(balancer) {
+            let body = Tree::of(&choice, below);
+            result = self.sender.writes.create_load_balancer(&body, members).await;
+            if !result.as_ref().is_err_and(lacks_free_address) {
+                break;
+            }
+        }
+        let created = result?;
+        let mut object: Object<ObjectKind> = (&created.balancer).into();
         // The engine waits for `ACTIVE` before it plans again.
         object.attributes.insert("provisioning_status", "ACTIVE".into());
-        let mut reply = objects::Reply::object(object);
+        let mut reply = objects::ChangeReply::object(object);
         reply.objects.extend(created.members.into_iter().map(|(listener, members)| {
-            let mut pool = kinds::below(Kind::Pool, listener, "");
+            let mut pool = kinds::below(ObjectKind::Pool, listener, "");
             pool.sets.insert(MEMBERS, members);
             pool
         }));
@@ -180,7 +237,10 @@ impl BalancerCalls<'_> {
     }
 
     /// Creates a floating IP from the first subnet with a free address.
-    async fn create_floating(&self, floating: &Object<Kind>) -> Result<objects::Reply<Kind>> {
+    async fn create_floating(
+        &self,
+        floating: &Object<ObjectKind>,
+    ) -> Result<objects::ChangeReply<ObjectKind>> {
         let port = id(floating.text("port_id"))?;
         let mut subnets: Vec<_> = kinds::texts(floating, SUBNETS).map(Value::from).collect();
         if subnets.is_empty() {
@@ -194,21 +254,65 @@ impl BalancerCalls<'_> {
             }
             match self.sender.writes.create_floating_ip(port, &body).await {
                 Ok(created) => {
-                    let created: Object<Kind> = (&created).into();
+                    let created: Object<ObjectKind> = (&created).into();
                     let key = floating.key.clone();
-                    return Ok(objects::Reply::object(Object { key, ..created }));
+                    return Ok(objects::ChangeReply::object(Object { key, ..created }));
                 }
                 // The floating IP may exist nevertheless.
-                Err(error) if error.outcome() == Outcome::Unknown => return Err(error),
+                Err(error) if error.outcome() == RequestOutcome::Unknown => return Err(error),
                 Err(error) => last = error,
             }
         }
         Err(last)
     }
 
+    /// Detaches a floating IP and attaches another one in its place. If Neutron refuses the other one, the former one is attached
+    /// again, and the refusal is remembered.
+    async fn replace_floating(&self, new: &Object<ObjectKind>, body: &Attributes) -> Result<()> {
+        let Sender {
+            reads,
+            writes,
+            priority,
+            ..
+        } = self.sender;
+        let text = |name: &str| body.get(name).and_then(Value::as_str).unwrap_or_default();
+        let former = self.observed.get(ObjectKind::Floating, text(REPLACED)).ok_or_else(stale)?;
+        let (port, new_id, former_id) = (id(text("port_id"))?, id(&new.id)?, id(&former.id)?);
+        // Another client may have attached it since the listing was read.
+        let read = ReadOptions {
+            freshness: Freshness::After(Instant::now()),
+            priority: *priority,
+        };
+        let listing = reads.floating_ips(None, read).await?;
+        if listing.by_id(new_id).is_none_or(|now| !now.port_id.is_empty()) {
+            return Err(stale());
+        }
+        let mut detached = Attributes::from([("port_id", Value::Null)]);
+        if let Some(description) = body.get("description") {
+            detached.insert("description", description.clone());
+        }
+        writes.update_floating_ip(port, former_id, &detached).await?;
+        let attached = Attributes::from([("port_id", port.into())]);
+        let Err(error) = writes.update_floating_ip(port, new_id, &attached).await else {
+            return Ok(());
+        };
+        let restored = Attributes::from([
+            ("port_id", port.into()),
+            ("description", former.text("description").into()),
+        ]);
+        let result = writes.update_floating_ip(port, former_id, &restored).await;
+        if is_retried(&error) {
+            return Err(error);
+        }
+        let reason = error.message().to_owned();
+        reads.refused_floating_ips.insert(new_id.to_owned(), reason, Instant::now());
+        // The next plan reports the refusal.
+        result.and(Err(stale()))
+    }
+
     /// Reads whether an object still has the tags of the plan. Tags are written as a whole, so tags that others added
     /// meanwhile would be lost. They may also change the plan.
-    async fn has_planned_tags(&self, object: &Object<Kind>) -> Result<bool> {
+    async fn has_planned_tags(&self, object: &Object<ObjectKind>) -> Result<bool> {
         let (reads, id, priority) = (self.sender.reads, &object.id, self.sender.priority);
         macro_rules! now {
             ($record:ident by $op:ident) => {
@@ -216,12 +320,12 @@ impl BalancerCalls<'_> {
             };
         }
         let now = match object.kind {
-            Kind::Balancer => now!(LoadBalancer by LoadBalancerGet),
-            Kind::Listener => now!(Listener by ListenerGet),
+            ObjectKind::Balancer => now!(LoadBalancer by LoadBalancerGet),
+            ObjectKind::Listener => now!(Listener by ListenerGet),
             _ => now!(Pool by PoolGet),
         };
-        let now = now.iter().flatten().map(String::as_str);
-        let now: BTreeSet<_> = now.filter(|tag| !tag.is_empty()).collect();
+        let now: BTreeSet<_> =
+            now.iter().flatten().map(String::as_str).filter(|tag| !tag.is_empty()).collect();
         Ok(now == kinds::texts(object, "tags").collect())
     }
 
@@ -265,27 +369,27 @@ impl BalancerCalls<'_> {
 }
 
 #[async_trait]
-impl ObjectCalls<Kind> for BalancerCalls<'_> {
+impl ObjectCalls<ObjectKind> for BalancerCalls<'_> {
     async fn create(
         &self,
-        object: &Object<Kind>,
-        below: &[Object<Kind>],
-        _: &Objects<Kind>,
-    ) -> Result<objects::Reply<Kind>> {
+        object: &Object<ObjectKind>,
+        below: &[Object<ObjectKind>],
+        _: &Objects<ObjectKind>,
+    ) -> Result<objects::ChangeReply<ObjectKind>> {
         let writes = &self.sender.writes;
         let (parent, value) = match object.kind {
-            Kind::Balancer => return self.create_balancer(object, below).await,
-            Kind::Floating => return self.create_floating(object).await,
-            Kind::Listener => ("loadbalancer_id", self.balancer()?.into()),
-            Kind::Pool => ("listener_id", self.id(Kind::Listener, object)?),
-            Kind::Monitor => ("pool_id", self.id(Kind::Pool, object)?),
+            ObjectKind::Balancer => return self.create_balancer(object, below).await,
+            ObjectKind::Floating => return self.create_floating(object).await,
+            ObjectKind::Listener => ("loadbalancer_id", self.balancer()?.into()),
+            ObjectKind::Pool => ("listener_id", self.id(ObjectKind::Listener, object)?),
+            ObjectKind::Monitor => ("pool_id", self.id(ObjectKind::Pool, object)?),
         };
         let balancer = self.balancer()?;
         let mut body = fields(object);
         body.insert(parent, &value);
         let id = match object.kind {
-            Kind::Listener => writes.create::<Listener>(balancer, &body).await?.id,
-            Kind::Pool => writes.create::<Pool>(balancer, &body).await?.id,
+            ObjectKind::Listener => writes.create::<Listener>(balancer, &body).await?.id,
+            ObjectKind::Pool => writes.create::<Pool>(balancer, &body).await?.id,
             _ => writes.create::<Monitor>(balancer, &body).await?.id,
         };
         Ok(with_id(object, id))
@@ -293,55 +397,64 @@ impl ObjectCalls<Kind> for BalancerCalls<'_> {
 
     async fn update(
         &self,
-        object: &Object<Kind>,
+        object: &Object<ObjectKind>,
         call: &'static str,
         body: &Attributes,
-        _: &Objects<Kind>,
-    ) -> Result<objects::Reply<Kind>> {
+        _: &Objects<ObjectKind>,
+    ) -> Result<objects::ChangeReply<ObjectKind>> {
         let (writes, id) = (&self.sender.writes, &*object.id);
         if body.contains_key("tags") && !self.has_planned_tags(object).await? {
             return Err(stale());
         }
-        match object.kind {
-            Kind::Balancer if call == FAILOVER => writes.failover(id).await?,
-            Kind::Balancer => drop(writes.update_load_balancer(id, body).await?),
-            Kind::Listener => drop(writes.update::<Listener>(self.balancer()?, id, body).await?),
-            Kind::Pool => drop(writes.update::<Pool>(self.balancer()?, id, body).await?),
-            Kind::Monitor => drop(writes.update::<Monitor>(self.balancer()?, id, body).await?),
-            Kind::Floating => {
+        match ObjectUpdate::of(call).ok_or_else(|| unsupported(object, call))? {
+            ObjectUpdate::Balancer => {
+                writes.update_load_balancer(id, body).await?;
+            }
+            ObjectUpdate::Failover => writes.failover(id).await?,
+            ObjectUpdate::Listener => {
+                writes.update::<Listener>(self.balancer()?, id, body).await?;
+            }
+            ObjectUpdate::Pool => {
+                writes.update::<Pool>(self.balancer()?, id, body).await?;
+            }
+            ObjectUpdate::Monitor => {
+                writes.update::<Monitor>(self.balancer()?, id, body).await?;
+            }
+            ObjectUpdate::Floating => {
                 let port = match body.get("port_id").and_then(Value::as_str) {
                     Some(port) => self::id(port)?,
                     None => object.text("port_id"),
                 };
-                drop(writes.update_floating_ip(port, id, body).await?);
+                writes.update_floating_ip(port, id, body).await?;
             }
+            ObjectUpdate::ReplaceFloating => self.replace_floating(object, body).await?,
         }
-        Ok(objects::Reply::default())
+        Ok(objects::ChangeReply::default())
     }
 
-    async fn delete(&self, object: &Object<Kind>, _: bool) -> Result<()> {
+    async fn delete(&self, object: &Object<ObjectKind>, _: bool) -> Result<()> {
         let (writes, id) = (&self.sender.writes, &*object.id);
         match object.kind {
-            Kind::Balancer => {
+            ObjectKind::Balancer => {
                 let cascade = self.sender.cascade || is_broken(object);
                 writes.delete_load_balancer(id, cascade).await
             }
-            Kind::Listener => writes.delete::<Listener>(self.balancer()?, "", id).await,
-            Kind::Pool => writes.delete::<Pool>(self.balancer()?, "", id).await,
-            Kind::Monitor => {
-                let pool = self.observed.id(Kind::Pool, &object.key)?;
+            ObjectKind::Listener => writes.delete::<Listener>(self.balancer()?, "", id).await,
+            ObjectKind::Pool => writes.delete::<Pool>(self.balancer()?, "", id).await,
+            ObjectKind::Monitor => {
+                let pool = self.observed.id(ObjectKind::Pool, &object.key)?;
                 writes.delete::<Monitor>(self.balancer()?, pool, id).await
             }
-            Kind::Floating => writes.delete_floating_ip(object.text("port_id"), id).await,
+            ObjectKind::Floating => writes.delete_floating_ip(object.text("port_id"), id).await,
         }
     }
 
     async fn add(
         &self,
-        pool: &Object<Kind>,
+        pool: &Object<ObjectKind>,
         set: &'static str,
         members: &[Member],
-    ) -> Result<objects::Reply<Kind>> {
+    ) -> Result<objects::ChangeReply<ObjectKind>> {
         let (writes, balancer) = (&self.sender.writes, self.balancer()?);
         if set == MEMBERS {
             writes.add_members(balancer, &pool.id, members).await?;
@@ -358,10 +471,10 @@ impl ObjectCalls<Kind> for BalancerCalls<'_> {
             host.name = names::serial_member(&host.name, &host.address, member.protocol_port);
             writes.create_member(balancer, &pool.id, &member).await?;
         }
-        Ok(objects::Reply::default())
+        Ok(objects::ChangeReply::default())
     }
 
-    async fn remove(&self, pool: &Object<Kind>, _: &'static str, members: &[Member]) -> Result<()> {
+    async fn remove(&self, pool: &Object<ObjectKind>, _: &'static str, members: &[Member]) -> Result<()> {
         for member in members {
             let (id, balancer) = (self.member_id(&pool.id, member).await?, self.balancer()?);
             self.sender.writes.delete_member(balancer, &pool.id, &id).await?;
@@ -371,13 +484,13 @@ impl ObjectCalls<Kind> for BalancerCalls<'_> {
 
     async fn set(
         &self,
-        pool: &Object<Kind>,
+        pool: &Object<ObjectKind>,
         _: &'static str,
         members: &[Member],
-    ) -> Result<objects::Reply<Kind>> {
+    ) -> Result<objects::ChangeReply<ObjectKind>> {
         let members = self.merged(&pool.id, members).await?;
         let writes = &self.sender.writes;
         writes.set_members(self.balancer()?, &pool.id, &members).await?;
-        Ok(objects::Reply::default())
+        Ok(objects::ChangeReply::default())
     }
 }

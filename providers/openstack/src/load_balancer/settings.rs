@@ -15,7 +15,7 @@ use super::{
 
 /// Octavia providers that are known to work with this.
 const PROVIDERS: [&str; 5] = ["amphora", "octavia", "ovn", "f5", "amphorav2"];
-/// The Go cloud controller's polls of a load balancer. Each wait is a fifth longer than the last; the first one is one
+/// Upstream's polls of a load balancer. Each wait is a fifth longer than the last; the first one is one
 /// second.
 const STEPS: u32 = 23;
 /// More steps would take weeks.
@@ -78,7 +78,7 @@ config_section! {
         "container-store" => pub(crate) container_store: String = "barbican".to_owned(),
         /// The most Services that may share one load balancer.
         "max-shared-lb" => pub(crate) max_shared_lb: i64 = 2,
-        /// Octavia repairs a load balancer that was created for a Service and is in `ERROR`, and its address stays (failover; usually needs an administrator's role). The Go cloud controller does not know this key.
+        /// Octavia repairs a load balancer that was created for a Service and is in `ERROR`, and its address stays (failover; usually needs an administrator's role). Upstream does not know this key.
         "failover-in-error" => pub(crate) failover_in_error: bool,
         /// Send one call for each object.
         "provider-requires-serial-api-calls" => pub(crate) provider_requires_serial_api_calls: bool,
@@ -182,11 +182,13 @@ impl LoadBalancing {
                 problems.warn(key, error.message());
             }
         }
-        let steps = env.var("OCCM_WAIT_LB_ACTIVE_STEPS");
-        let steps = steps.map_or(Some(STEPS), |text| text.parse().ok()).unwrap_or_else(|| {
-            tracing::warn!("OCCM_WAIT_LB_ACTIVE_STEPS is not a whole number from 0, using {STEPS}");
-            STEPS
-        });
+        let steps = env
+            .var("OCCM_WAIT_LB_ACTIVE_STEPS")
+            .map_or(Some(STEPS), |text| text.parse().ok())
+            .unwrap_or_else(|| {
+                tracing::warn!("OCCM_WAIT_LB_ACTIVE_STEPS is not a whole number from 0, using {STEPS}");
+                STEPS
+            });
         Self {
             conf: section.clone(),
             classes: classes.clone(),

@@ -1,12 +1,12 @@
 //! The spec of a Service's load balancer, from its fields, annotations, class and the config.
 
 use ccm_core::{
-    Result,
+    Error, Result,
     check::Field,
     config::GoDuration,
     load_balancer::{
-        AnnotationReader, IgnoredValue, InvalidField, IpFamily, NodeSelector, Protocol, ServiceView,
-        SourceRanges,
+        AnnotationReader, ClusterView, IgnoredValue, InvalidField, IpFamily, NodeSelector, Protocol,
+        ServiceView, SourceRanges,
     },
 };
 
@@ -14,10 +14,12 @@ use super::settings::{LoadBalancer, LoadBalancerClass, LoadBalancing};
 use super::{
     annotations,
     annotations::allowed,
+    desired::server_of,
     features::{Capabilities, Feature},
     protocols::Proxy,
     tags::ServiceTags,
 };
+use crate::error::is_permanent;
 
 /// The times and limits of health checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +50,8 @@ pub(crate) struct FloatingIpSource {
 #[derive(Clone, Debug)]
 pub(crate) struct BalancerSpec {
     pub(crate) family: Option<IpFamily>,
+    /// The second IP family of a dual-stack Service.
+    pub(crate) second_family: Option<IpFamily>,
     pub(crate) internal: bool,
     pub(crate) keep_floating_ip: bool,
     pub(crate) proxy: Proxy,
@@ -73,9 +77,90 @@ pub(crate) struct BalancerSpec {
     pub(crate) ignored: Vec<IgnoredValue>,
 }
 
+/// The networks of the clients of a load balancer, for each IP family of its addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ClientRanges {
+    each: Vec<SourceRanges>,
+    /// Whether no client of a family is admitted.
+    lacks_family: bool,
+}
+
+impl From<SourceRanges> for ClientRanges {
+    fn from(ranges: SourceRanges) -> Self {
+        Self {
+            each: vec![ranges],
+            lacks_family: false,
+        }
+    }
+}
+
+impl ClientRanges {
+    /// The networks as CIDRs.
+    pub(crate) fn texts(&self) -> Vec<String> {
+        let mut all: Vec<_> = self.each.iter().flat_map(SourceRanges::texts).collect();
+        all.sort_by_key(|range| range.contains(':'));
+        all
+    }
+
+    /// Whether these CIDRs are the same networks, in any notation and order.
+    pub(crate) fn same<'a>(&self, others: impl IntoIterator<Item = &'a str>) -> bool {
+        let mut others: Vec<&str> = others.into_iter().collect();
+        let [first, second] = self.each.as_slice() else {
+            return matches!(self.each.as_slice(), [only] if only.same(others));
+        };
+        let is_v6 = |range: &str| range.contains(':');
+        let first_is_v6 = first.texts().iter().any(|range| is_v6(range));
+        let of_second: Vec<_> = others.extract_if(.., |range| is_v6(range) != first_is_v6).collect();
+        first.same(others) && second.same(of_second)
+    }
+
+    /// Whether all clients are admitted, which is the same as no ranges.
+    pub(crate) fn allows_all_clients(&self) -> bool {
+        let whole = ["0.0.0.0/0", "::/0"];
+        !self.lacks_family
+            && self
+                .each
+                .iter()
+                .all(|ranges: &SourceRanges| matches!(&*ranges.texts(), [one] if whole.contains(&&**one)))
+    }
+}
+
 /// Whether the Service has no floating IP.
 pub(crate) fn is_internal(service: &ServiceView, settings: &LoadBalancing) -> bool {
     settings.conf.internal_lb || service.annotation(annotations::INTERNAL) == Some("true")
+}
+
+/// Whether the status of a Service with the PROXY protocol shows a host name in place of the address.
+pub(crate) fn shows_hostname(service: &ServiceView, settings: &LoadBalancing) -> bool {
+    match service.annotation(annotations::ENABLE_INGRESS_HOSTNAME) {
+        Some("true") => true,
+        Some("false") => false,
+        _ => settings.conf.enable_ingress_hostname,
+    }
+}
+
+/// Whether the Service has a floating IP if an external network exists.
+pub(crate) fn is_public(service: &ServiceView, settings: &LoadBalancing) -> bool {
+    let has_v4 = service.ip_families.is_empty() || service.ip_families.contains(&IpFamily::V4);
+    !is_internal(service, settings) && has_v4
+}
+
+/// Whether a Service without known floating IPs may have one: `error` is why they cannot be read. `vips`: the virtual addresses of its
+/// load balancer. A cloud that refuses the listing for good has no floating IPs for Services that never showed one.
+pub(crate) fn may_have_floating_ip(
+    service: &ServiceView,
+    settings: &LoadBalancing,
+    vips: &[&str],
+    error: &Error,
+) -> bool {
+    let annotated = service.annotation(annotations::LOAD_BALANCER_ADDRESS).map(str::to_owned);
+    let mut shown = service.status_addresses().map(|ip| ip.to_string()).chain(annotated);
+    let shows_another = shown.any(|address| !vips.contains(&&*address));
+    if is_permanent(error) {
+        is_public(service, settings) && shows_another
+    } else {
+        is_public(service, settings) || shows_another
+    }
 }
 
 /// Whether the Service's floating IP is kept when the Service is deleted.
@@ -93,19 +178,53 @@ pub(crate) fn selector(service: &ServiceView, settings: &LoadBalancing) -> NodeS
     NodeSelector::parse(text.unwrap_or(&settings.conf.node_selector))
 }
 
+/// The servers of the nodes that a Service selects.
+pub(crate) fn servers(service: &ServiceView, settings: &LoadBalancing, cluster: &ClusterView) -> Vec<String> {
+    let selector = selector(service, settings);
+    let nodes = cluster.nodes.eligible();
+    nodes
+        .filter(|node| selector.matches(&node.view.labels))
+        .filter_map(|node| server_of(node.view.provider_id.as_deref()?))
+        .collect()
+}
+
 /// The external network that the Service names; empty if it names none.
 pub(crate) fn floating_network<'a>(service: &'a ServiceView, settings: &'a LoadBalancing) -> &'a str {
     let class = class(service, settings).map(|class| class.floating_network_id.as_str());
-    let given = || service.annotation(annotations::FLOATING_NETWORK_ID);
     let class = class.filter(|network| !network.is_empty());
-    class.or_else(given).unwrap_or(&settings.conf.floating_network_id)
+    class
+        .or_else(|| service.annotation(annotations::FLOATING_NETWORK_ID))
+        .unwrap_or(&settings.conf.floating_network_id)
 }
 
 impl BalancerSpec {
+    /// The IP families that the Service requests: what is known without a load balancer.
+    pub(crate) fn requested_families(&self) -> Vec<IpFamily> {
+        self.family.into_iter().chain(self.second_family).collect()
+    }
+
+    /// The networks of clients that reach addresses of these families, and the CIDRs of other families. `None`: the Service
+    /// specifies only the latter. Without a family, all are of the load balancer's.
+    pub(crate) fn client_ranges(&self, families: &[IpFamily]) -> (Option<ClientRanges>, Vec<String>) {
+        let Some((first, others)) = families.split_first() else {
+            return (Some(ClientRanges::from(self.ranges.clone())), Vec::new());
+        };
+        let (ranges, left_out) = self.ranges.of_family(*first);
+        if others.is_empty() {
+            return (ranges.map(ClientRanges::from), left_out);
+        }
+        let each: Vec<_> = families.iter().filter_map(|family| self.ranges.of_family(*family).0).collect();
+        let ranges = ClientRanges {
+            lacks_family: each.len() < families.len(),
+            each,
+        };
+        (Some(ranges), Vec::new())
+    }
+
     /// Reads the spec of a Service.
     ///
     /// # Errors
-    /// All values that the Go cloud controller or Octavia refuses, as one error.
+    /// All values that upstream or Octavia refuses, as one error.
     pub(crate) fn read(
         service: &ServiceView,
         settings: &LoadBalancing,
@@ -178,6 +297,9 @@ impl BalancerSpec {
             .unwrap_or_default();
         let (ranges, invalid) = SourceRanges::separated(service);
         read.refuse_fields(invalid);
+        if let Some(ignored) = SourceRanges::narrower_annotation(service) {
+            read.warn(ignored.key, ignored.problem);
+        }
         let timeouts = [
             ("timeout_client_data", annotations::TIMEOUT_CLIENT_DATA, 50_000),
             ("timeout_member_connect", annotations::TIMEOUT_MEMBER_CONNECT, 5_000),
@@ -190,10 +312,13 @@ impl BalancerSpec {
             let given = is_sent.then(|| read.number(key, default, allowed::TIMEOUT));
             (field, given.unwrap_or(default))
         });
+        // Only an invalid value matters here.
+        let _ = read.flag(annotations::ENABLE_INGRESS_HOSTNAME, conf.enable_ingress_hostname);
         let is_monitored = read.flag(annotations::ENABLE_HEALTH_MONITOR, conf.create_monitor);
         let monitor = is_monitored.then(|| monitor_times(conf, &mut read));
         let spec = Self {
             family,
+            second_family: service.ip_families.get(1).copied(),
             internal,
             keep_floating_ip: read.flag(annotations::KEEP_FLOATING_IP, false),
             proxy,
@@ -271,8 +396,11 @@ fn source(service: &ServiceView, settings: &LoadBalancing) -> FloatingIpSource {
         .find(|texts| texts.iter().any(|text| !text.is_empty()));
     let [subnet, pattern, tags] = first.unwrap_or_default().map(str::to_owned);
     // A requested address may be in any subnet of the network.
-    let filter = Some([pattern, tags]).filter(|_| service.load_balancer_ip.is_empty());
-    let [pattern, tags] = filter.unwrap_or_default();
+    let [pattern, tags] = if service.load_balancer_ip.is_empty() {
+        [pattern, tags]
+    } else {
+        [String::new(), String::new()]
+    };
     FloatingIpSource {
         network: floating_network(service, settings).to_owned(),
         subnet,
@@ -313,13 +441,11 @@ fn refuse_unsupported(
         });
     }
     let only_tcp = !has(Protocol::Udp) && !has(Protocol::Sctp);
-    if proxy != Proxy::Off && !only_tcp {
-        read.refuse(annotations::PROXY_PROTOCOL, "only for TCP");
-    }
     if (forwarded_for || tls) && !only_tcp {
-        let key = match tls {
-            true => annotations::TLS_CONTAINER_REF,
-            false => annotations::X_FORWARDED_FOR,
+        let key = if tls {
+            annotations::TLS_CONTAINER_REF
+        } else {
+            annotations::X_FORWARDED_FOR
         };
         read.refuse(key, "only for TCP");
     }
@@ -327,6 +453,7 @@ fn refuse_unsupported(
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use std::{collections::BTreeMap, time::Duration};
 
     use ccm_core::load_balancer::ServicePort;
@@ -385,11 +512,45 @@ mod tests {
     }
 
     #[test]
+    fn ranges_of_two_families_are_compared_by_family() {
+        let (mut spec, _) = read(&[]);
+        let both = [IpFamily::V6, IpFamily::V4];
+        let (all, left_out) = spec.client_ranges(&both);
+        let all = all.unwrap();
+        assert_eq!((all.texts(), left_out), (vec!["0.0.0.0/0".to_owned(), "::/0".to_owned()], vec![]));
+        assert!(all.allows_all_clients() && all.same(["::/0", "0.0.0.0/0"]));
+        assert!(!all.same(["0.0.0.0/0"]) && !all.same(["::/0"]) && !all.same([]));
+        // A family without a range of its own is closed.
+        let ranges = [(SourceRanges::ANNOTATION, "0.0.0.0/0")];
+        spec.ranges = read(&ranges).0.ranges;
+        let (only_v4, _) = spec.client_ranges(&both);
+        let only_v4 = only_v4.unwrap();
+        assert_eq!(only_v4.texts(), ["0.0.0.0/0"]);
+        assert!(!only_v4.allows_all_clients() && only_v4.same(["0.0.0.0/0"]));
+    }
+
+    #[test]
     fn source_ranges_may_be_one_for_each_line() {
         let ranges = "10.0.0.0/8 192.168.0.0/16\n172.16.0.0/12,\n";
         let (spec, invalid) = read(&[(SourceRanges::ANNOTATION, ranges)]);
         assert_eq!((spec.ranges.texts().len(), invalid), (3, Vec::new()));
         assert_eq!(read(&[(SourceRanges::ANNOTATION, ", ,")]).1.len(), 1);
+    }
+
+    #[test]
+    fn an_annotation_with_narrower_ranges_than_the_field_is_reported() {
+        let ignored = |range: &str| {
+            let service = ServiceView {
+                annotations: [(SourceRanges::ANNOTATION, "10.1.0.0/16")].into_iter().collect(),
+                source_ranges: Some(vec![range.into()]),
+                ports: vec![ServicePort::default()],
+                ..ServiceView::default()
+            };
+            let can = Capabilities::of(Version(27), "amphora");
+            BalancerSpec::examine(&service, &settings(), Some(can)).0.ignored
+        };
+        assert_eq!(ignored("10.1.0.0/16"), []);
+        assert_eq!(ignored("10.0.0.0/8")[0].key, SourceRanges::ANNOTATION);
     }
 
     #[test]

@@ -4,23 +4,30 @@ use ccm_core::{
     load_balancer::{Effect, StepDescription},
     plan::{
         self, Plan, Step,
-        objects::{self, Action, Object, Objects},
+        objects::{self, Action, Attributes, Object, Objects},
     },
 };
+use serde_json::Value;
 
-use super::{desired::GroupRef, groups::Group, kinds::Kind, names, observe::Observed};
+use super::{
+    desired::GroupRef,
+    groups::Group,
+    kinds::{ObjectKind, ObjectUpdate, REPLACED},
+    names,
+    observe::ObservedPart,
+};
 use crate::instances::records::Port;
 
 /// One change.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Change {
+pub(crate) enum PartChange {
     /// A change of the load balancer with this name, an object below it, or its floating IP.
-    Balancer(String, objects::Change<Kind>),
+    Balancer(String, objects::ObjectChange<ObjectKind>),
     /// Deletes a load balancer that never worked, so that it is created again. No other change deletes one that Services need.
-    Recreate(objects::Change<Kind>),
+    Recreate(objects::ObjectChange<ObjectKind>),
     /// A change of a security group.
-    Group(objects::Change<Group>),
-    /// Deletes a tag that the Go cloud controller once added to ports: the ID of the group.
+    Group(objects::ObjectChange<Group>),
+    /// Deletes a tag that upstream once added to ports: the ID of the group.
     DeletePortTag(NodePort, GroupRef),
     /// Adds security groups to a port and removes others.
     SetPortGroups {
@@ -40,19 +47,19 @@ pub(crate) struct NodePort {
 
 /// The cloud's answer to a change.
 #[derive(Clone, Debug)]
-pub(crate) enum Reply {
+pub(crate) enum PartReply {
     /// No data.
     Nothing,
-    Balancer(objects::Reply<Kind>),
-    Group(objects::Reply<Group>),
+    Balancer(objects::ChangeReply<ObjectKind>),
+    Group(objects::ChangeReply<Group>),
     Port(Box<Port>),
 }
 
 /// The plan for a load balancer.
 pub(super) fn of_balancer(
-    plan: Plan<objects::Change<Kind>>,
-    into: impl Fn(objects::Change<Kind>) -> Change,
-) -> Plan<Change> {
+    plan: Plan<objects::ObjectChange<ObjectKind>>,
+    into: impl Fn(objects::ObjectChange<ObjectKind>) -> PartChange,
+) -> Plan<PartChange> {
     let steps = plan.steps.into_iter().map(|Step { change, description }| {
         let step = Step::new(into(change)).because(description.reason);
         step.for_service(description.service.as_ref())
@@ -63,13 +70,20 @@ pub(super) fn of_balancer(
     }
 }
 
-impl plan::Change for Change {
+impl plan::CloudChange for PartChange {
     fn describe(&self) -> StepDescription {
         match self {
             Self::Balancer(name, change) => {
                 let mut description = change.describe();
                 description.needs_idle = !can_precede_balancer(change);
-                if matches!(change.kind, Kind::Pool | Kind::Monitor) {
+                if let Some(fields) = replacement(change) {
+                    let former = fields.get(REPLACED).and_then(Value::as_str).unwrap_or_default();
+                    description.sentence = format!(
+                        "replace floating IP {former} of load balancer {name} by {}; {former} stays in the project",
+                        change.key
+                    );
+                }
+                if matches!(change.kind, ObjectKind::Pool | ObjectKind::Monitor) {
                     description.sentence += &format!(" (load balancer {name})");
                 }
                 description
@@ -98,11 +112,11 @@ impl plan::Change for Change {
 /// Whether the change is sent while Octavia is working on the load balancer, which may still fail. Neutron attaches a
 /// floating IP to the port of a load balancer in `PENDING_CREATE`. A floating IP without our ownership tag has to wait:
 /// if the creation failed, nothing would identify its owner.
-fn can_precede_balancer(change: &objects::Change<Kind>) -> bool {
+fn can_precede_balancer(change: &objects::ObjectChange<ObjectKind>) -> bool {
     let is_recognized =
-        |floating: &Object<Kind>| names::tag_of_floating_ip(floating.text("description")).is_some();
+        |floating: &Object<ObjectKind>| names::tag_of_floating_ip(floating.text("description")).is_some();
     match &change.action {
-        _ if change.kind != Kind::Floating => false,
+        _ if change.kind != ObjectKind::Floating => false,
         Action::Create(floating, _) => is_recognized(floating),
         _ => true,
     }
@@ -111,22 +125,28 @@ fn can_precede_balancer(change: &objects::Change<Kind>) -> bool {
 /// As [`Objects::fold`]. A new load balancer has a port, whether known or not. Its deletion deletes the port, which
 /// detaches the floating IP.
 fn fold_balancer(
-    objects: &mut Objects<Kind>,
-    change: &objects::Change<Kind>,
-    reply: Option<&objects::Reply<Kind>>,
+    objects: &mut Objects<ObjectKind>,
+    change: &objects::ObjectChange<ObjectKind>,
+    reply: Option<&objects::ChangeReply<ObjectKind>>,
 ) {
-    let balancer = objects.of(Kind::Balancer).next();
-    let port = balancer.map(|balancer| balancer.text("vip_port_id"));
-    let port = port.filter(|port| !port.is_empty()).map(str::to_owned);
+    let balancer = objects.of(ObjectKind::Balancer).next();
+    let port = balancer
+        .map(|balancer| balancer.text("vip_port_id"))
+        .filter(|port| !port.is_empty())
+        .map(str::to_owned);
+    if let Some(fields) = replacement(change) {
+        fold_replacement(objects, change, fields);
+        return;
+    }
     objects.fold(change, reply);
     match (&change.action, port) {
-        (Action::Create(..), _) if change.kind == Kind::Balancer && reply.is_none() => {
-            for balancer in objects.all.iter_mut().filter(|object| object.kind == Kind::Balancer) {
+        (Action::Create(..), _) if change.kind == ObjectKind::Balancer && reply.is_none() => {
+            for balancer in objects.all.iter_mut().filter(|object| object.kind == ObjectKind::Balancer) {
                 let port = format!("port of {}", balancer.key);
                 balancer.attributes.entry("vip_port_id").or_insert_with(|| port.into());
             }
         }
-        (Action::Delete(_), Some(port)) if change.kind == Kind::Balancer => {
+        (Action::Delete(_), Some(port)) if change.kind == ObjectKind::Balancer => {
             for floating in objects.all.iter_mut().filter(|object| object.text("port_id") == port) {
                 floating.attributes.insert("port_id", "".into());
             }
@@ -135,7 +155,36 @@ fn fold_balancer(
     }
 }
 
-impl Change {
+/// The fields of a change that replaces a floating IP by another one.
+fn replacement(change: &objects::ObjectChange<ObjectKind>) -> Option<&Attributes> {
+    match &change.action {
+        Action::Update(label, fields) if ObjectUpdate::of(label) == Some(ObjectUpdate::ReplaceFloating) => {
+            Some(fields)
+        }
+        _ => None,
+    }
+}
+
+/// The replaced floating IP gets the new description, and the other one the port.
+fn fold_replacement(
+    objects: &mut Objects<ObjectKind>,
+    change: &objects::ObjectChange<ObjectKind>,
+    fields: &Attributes,
+) {
+    let floating = objects.all.iter_mut().filter(|object| object.kind == ObjectKind::Floating);
+    for object in floating {
+        if fields.get(REPLACED).and_then(Value::as_str) == Some(&*object.key) {
+            object.attributes.insert("port_id", "".into());
+            if let Some(description) = fields.get("description") {
+                object.attributes.insert("description", description.clone());
+            }
+        } else if object.key == change.key {
+            object.attributes.insert("port_id", fields.get("port_id").cloned().unwrap_or_default());
+        }
+    }
+}
+
+impl PartChange {
     /// Whether the change deletes a security group.
     pub(crate) fn deletes_group(&self) -> bool {
         matches!(self, Self::Group(change) if matches!(change.action, Action::Delete(_)))
@@ -147,41 +196,41 @@ impl Change {
             return None;
         };
         match (change.kind, &change.action) {
-            (Kind::Floating, _) => None,
-            (Kind::Balancer, Action::Create(..)) => Some(Effect::Create),
-            (Kind::Balancer, Action::Delete(_)) => Some(Effect::Delete),
+            (ObjectKind::Floating, _) => None,
+            (ObjectKind::Balancer, Action::Create(..)) => Some(Effect::Create),
+            (ObjectKind::Balancer, Action::Delete(_)) => Some(Effect::Delete),
             _ => Some(Effect::Change),
         }
     }
 
     /// Folds the change into `observed`, with the cloud's answer or with its predictable effect.
-    pub(crate) fn fold(&self, reply: Option<&Reply>, observed: &mut Observed) {
+    pub(crate) fn fold(&self, reply: Option<&PartReply>, observed: &mut ObservedPart) {
         match (self, observed) {
-            (Self::Balancer(_, change) | Self::Recreate(change), Observed::Balancers(snapshot)) => {
+            (Self::Balancer(_, change) | Self::Recreate(change), ObservedPart::Balancers(snapshot)) => {
                 let reply = match reply {
-                    Some(Reply::Balancer(reply)) => Some(reply),
+                    Some(PartReply::Balancer(reply)) => Some(reply),
                     _ => None,
                 };
                 fold_balancer(&mut snapshot.objects, change, reply);
                 snapshot.was_deleted |= self.occupies_balancer() == Some(Effect::Delete);
             }
-            (Self::Group(change), Observed::Groups(groups)) => {
+            (Self::Group(change), ObservedPart::Groups(groups)) => {
                 let reply = match reply {
-                    Some(Reply::Group(reply)) => Some(reply),
+                    Some(PartReply::Group(reply)) => Some(reply),
                     _ => None,
                 };
                 groups.fold(change, reply);
             }
-            (Self::DeletePortTag(port, group), Observed::Ports(ports, _)) => {
+            (Self::DeletePortTag(port, group), ObservedPart::Ports(ports, _)) => {
                 if let Some(have) = ports.get_mut(&port.id) {
                     have.tags.retain(|tag| group.id.known() != Some(tag));
                 }
             }
-            (Self::SetPortGroups { port, add, remove }, Observed::Ports(ports, _)) => {
+            (Self::SetPortGroups { port, add, remove }, ObservedPart::Ports(ports, _)) => {
                 let Some(have) = ports.get_mut(&port.id) else {
                     return;
                 };
-                if let Some(Reply::Port(now)) = reply {
+                if let Some(PartReply::Port(now)) = reply {
                     *have = (**now).clone();
                     return;
                 }

@@ -126,7 +126,14 @@ fn given(service: &ServiceView, keys: [&'static str; 3]) -> impl Iterator<Item =
 
 /// Whether only the controller may write this tag: it identifies the owner of an object, or the Services that use it.
 pub(crate) fn is_reserved(tag: &str) -> bool {
-    [names::SERVICE_PREFIX, ClusterTag::PREFIX].iter().any(|prefix| {
+    [
+        names::SERVICE_PREFIX,
+        ClusterTag::PREFIX,
+        names::SESSION_AFFINITY_TAG,
+        names::REQUESTED_ADDRESS_PREFIX,
+    ]
+    .iter()
+    .any(|prefix| {
         let start = tag.get(..prefix.len());
         start.is_some_and(|start| start.eq_ignore_ascii_case(prefix))
     })

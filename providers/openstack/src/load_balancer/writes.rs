@@ -11,7 +11,7 @@ mod network;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use ccm_core::{
-    ErrorKind, Outcome, Priority, Result,
+    ErrorKind, Priority, RequestOutcome, Result,
     client::{Indexed, IndexedCache},
     error::accept,
 };
@@ -277,7 +277,7 @@ impl<'a> Writes<'a> {
             // Another client's change may be the reason of a refusal.
             Err(_) => self.reads.balancers.invalidate(balancer),
         }
-        if result.as_ref().is_err_and(|error| error.outcome() == Outcome::Unknown) {
+        if result.as_ref().is_err_and(|error| error.outcome() == RequestOutcome::Unknown) {
             self.reads.invalidate_children(balancer);
         }
         result

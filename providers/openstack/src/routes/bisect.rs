@@ -1,6 +1,6 @@
 //! Divides a refused batch until the bad items are alone.
 
-use ccm_core::{Error, ErrorKind, Outcome, Result};
+use ccm_core::{Error, ErrorKind, RequestOutcome, Result};
 
 /// The most refused requests of one batch. One bad route among `n` costs about `2 log2 n` of them. With more refusals,
 /// few items are good, and the rest waits for the next pass.
@@ -16,7 +16,7 @@ pub(super) fn is_passing(error: &Error) -> bool {
 
 /// Whether nothing was done because of another writer: a revision (412) or the database (409) conflicted.
 pub(super) fn is_overtaken(error: &Error) -> bool {
-    error.kind() == ErrorKind::Conflict && error.outcome() == Outcome::NotDone
+    error.kind() == ErrorKind::Conflict && error.outcome() == RequestOutcome::NotDone
 }
 
 /// Sends a batch, and returns the result of each item.

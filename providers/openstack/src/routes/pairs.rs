@@ -10,7 +10,7 @@ use std::{
 
 use ccm_core::{
     Error, ErrorKind, Priority, Result,
-    routes::{Changes, CloudRoute, DesiredRoute},
+    routes::{CloudRoute, DesiredRoute, RouteChanges},
 };
 use futures_util::future::{join_all, try_join_all};
 use ipnet::IpNet;
@@ -154,7 +154,7 @@ impl Pairs {
         &self,
         api: &Api,
         routers: &[String],
-        changes: &Changes,
+        changes: &RouteChanges,
         priority: Priority,
     ) -> Vec<Result<()>> {
         let all_failed = |error: Error| vec![Err(error); changes.delete.len()];
@@ -167,8 +167,11 @@ impl Pairs {
             }
         };
         let coming = || changes.create.iter().chain(&changes.finish);
-        let hops = changes.delete.iter().map(|route| route.next_hop.as_str());
-        let hops = hops.chain(coming().map(|route| route.next_hop.as_str()));
+        let hops = changes
+            .delete
+            .iter()
+            .map(|route| route.next_hop.as_str())
+            .chain(coming().map(|route| route.next_hop.as_str()));
         let ports = match ports(api, hops, priority).await {
             Ok(ports) => ports,
             Err(error) => return all_failed(error),

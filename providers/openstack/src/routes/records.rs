@@ -117,8 +117,11 @@ pub(crate) struct Pair {
 impl Pair {
     /// Whether the pair is for this network.
     pub(super) fn is_for(&self, network: &IpNet) -> bool {
-        let have = self.ip_address.parse::<IpNet>().map(|have| have.trunc());
-        let have = have.or_else(|_| self.ip_address.parse::<IpAddr>().map(IpNet::from));
+        let have = self
+            .ip_address
+            .parse::<IpNet>()
+            .map(|have| have.trunc())
+            .or_else(|_| self.ip_address.parse::<IpAddr>().map(IpNet::from));
         have.is_ok_and(|have| have == *network)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use ccm_core::{Error, ErrorKind, Outcome, Priority, Result};
+use ccm_core::{Error, ErrorKind, Priority, RequestOutcome, Result};
 use tracing::debug;
 
 use super::{
@@ -79,8 +79,7 @@ impl Table<'_> {
     /// Adds routes. If they exceed the limit, the first ones are added.
     pub(super) async fn add(&self, routes: &[RawRoute]) -> Vec<Result<()>> {
         let send = |batch| async move {
-            let after = self.change(batch, &[]).await;
-            let after = after.map_err(|error| self.explain(error, batch))?;
+            let after = self.change(batch, &[]).await.map_err(|error| self.explain(error, batch))?;
             let present: HashSet<_> = after.routes.iter().collect();
             // Hashing first avoids comparing two long lists. Routes with another spelling are searched for.
             let is_present = |route: &RawRoute| {
@@ -149,7 +148,7 @@ impl Table<'_> {
             match put.await {
                 Ok(router) => return Ok(router),
                 // The change conflicted, or its result is unknown: the next read shows it.
-                Err(error) if is_overtaken(&error) || error.outcome() == Outcome::Unknown => {
+                Err(error) if is_overtaken(&error) || error.outcome() == RequestOutcome::Unknown => {
                     debug!(router = self.router, error = %error.report(), "Reading the router again");
                     last = Some(error);
                 }

@@ -75,9 +75,10 @@ impl ObservedTables {
         for route in desired {
             let has = |table: &HashSet<_>, hop: &str| table.contains(&(route.destination, hop.to_owned()));
             let addresses = || route.node.addresses.iter().map(|known| &*known.address);
-            let has_any = |table: &HashSet<_>| addresses().any(|address| has(table, address));
             let is_missing = !each.iter().any(|table| has(table, route.next_hop.as_str()));
-            if is_missing && each.iter().all(has_any) {
+            if is_missing
+                && each.iter().all(|table: &HashSet<_>| addresses().any(|address| has(table, address)))
+            {
                 let is_other = |other: &&mut CloudRoute| {
                     let mut addresses = addresses();
                     other.destination.trunc() == route.destination

@@ -1,6 +1,6 @@
 //! The features that Services can request, and their effects.
 
-use ccm_core::load_balancer::{IpFamily, IpMode, Policy, Protocol, ServiceView};
+use ccm_core::load_balancer::{IpMode, Policy, Protocol, ServiceView, SessionAffinity};
 use ccm_sim::openstack::{BalancerState, ObjectState, SecretSpec, Settings};
 use serde_json::{Value, json};
 
@@ -395,7 +395,167 @@ async fn statuses() {
     let mut stage = cloud("", |_| {}).await;
     served(&mut stage, web(&[80], &[("proxy-protocol", "v1")])).await;
     assert_eq!(mode(&mut stage), Some(IpMode::Proxy));
+    // The annotation precedes the config, in both directions.
+    let ip = stage.address("web");
+    let name = format!("{ip}.nip.io");
+    for (config, value, shown) in [
+        ("", "true", Some(name.as_str())),
+        ("enable-ingress-hostname = true", "false", None),
+        ("enable-ingress-hostname = true", "yes", Some(&name)),
+        ("", "", None),
+    ] {
+        stage.configure(config);
+        stage.restart().await;
+        let key = annotation_key("enable-ingress-hostname");
+        annotate(stage.service("web"), &key, Some(value));
+        stage.settle_well().await;
+        let ingress = stage.service("web").ingress.clone();
+        assert_eq!(ingress[0].hostname.as_deref(), shown, "{config} {value:?}");
+        assert_eq!(
+            warnings(&stage).contains(&"LoadBalancerAnnotationIgnored"),
+            ["yes", ""].contains(&value),
+            "{:?}",
+            warnings(&stage)
+        );
+    }
     assert_ne!(stage.address("web"), "");
+}
+
+#[tokio::test]
+async fn the_proxy_protocol_is_for_tcp_ports_and_other_ports_are_served_without_it() {
+    let mut both = service("web", &[443, 443]).ports;
+    both[1].protocol = Protocol::Udp;
+    both[1].node_port = 31443;
+    // With both ports from the start, and with the UDP port added later.
+    for later in [false, true] {
+        let mut stage = cloud("create-monitor = true", |_| {}).await;
+        let mut desired = web(&[443], &[("proxy-protocol", "true")]);
+        if later {
+            let before = served(&mut stage, desired).await;
+            stage.sim.clear_calls();
+            stage.service("web").ports.clone_from(&both);
+            stage.settle_well().await;
+            assert_eq!(stage.sim.call_counts().get("listener_update"), None);
+            let listeners = &stage.balancers()[0].listeners;
+            assert!(listeners.iter().any(|listener| listener.id == before.listeners[0].id));
+        } else {
+            desired.ports.clone_from(&both);
+            served(&mut stage, desired).await;
+        }
+        assert_eq!(warnings(&stage), ["LoadBalancerProxyProtocolIgnored"]);
+        stage.join();
+        stage.settle_well().await;
+        let balancer = stage.balancers().remove(0);
+        let texts = |objects: &[ObjectState], field: &str| {
+            let mut texts: Vec<_> = all(objects, field).into_iter().map(ToString::to_string).collect();
+            texts.sort();
+            texts
+        };
+        assert_eq!(texts(&balancer.listeners, "protocol"), ["\"TCP\"", "\"UDP\""]);
+        assert_eq!(texts(&balancer.pools, "protocol"), ["\"PROXY\"", "\"UDP\""]);
+        assert_eq!(texts(&balancer.healthmonitors, "type"), ["\"TCP\"", "\"UDP-CONNECT\""]);
+        assert_eq!(balancer.members.len(), 2 * stage.nodes.len());
+        assert_eq!(stage.service("web").ingress[0].ip_mode, Some(IpMode::Proxy));
+        quiet(&mut stage).await;
+    }
+    // Without a TCP port, nodes may bypass the load balancer.
+    let mut stage = cloud("", |_| {}).await;
+    let mut desired = web(&[53], &[("proxy-protocol", "true")]);
+    desired.ports[0].protocol = Protocol::Udp;
+    served(&mut stage, desired).await;
+    assert_eq!(stage.service("web").ingress[0].ip_mode, Some(IpMode::Vip));
+}
+
+#[tokio::test]
+async fn session_persistence_follows_the_service_unless_someone_set_it_by_hand() {
+    let mut stage = cloud("", |_| {}).await;
+    let sticky = SessionAffinity::ClientIp {
+        timeout_seconds: None,
+    };
+    let persistence = |stage: &Stage| {
+        let pool = stage.balancers().remove(0).pools.remove(0);
+        pool.attributes["session_persistence"]["type"].clone()
+    };
+    let mut desired = web(&[80], &[]);
+    desired.session_affinity = sticky;
+    served(&mut stage, desired).await;
+    assert_eq!(persistence(&stage), "SOURCE_IP");
+    stage.service("web").session_affinity = SessionAffinity::None;
+    stage.settle_well().await;
+    assert_eq!(persistence(&stage), Value::Null);
+    stage.service("web").session_affinity = sticky;
+    stage.settle_well().await;
+    stage.service("web").session_affinity = SessionAffinity::None;
+    stage.restart().await;
+    stage.settle_well().await;
+    assert_eq!(persistence(&stage), Value::Null);
+
+    // The Go program leaves this one unchanged, too.
+    let pool = stage.balancers().remove(0).pools.remove(0);
+    let by_hand = json!({"session_persistence": {"type": "SOURCE_IP"}});
+    stage.sim.patch_object(&pool.id, by_hand.as_object().unwrap()).unwrap();
+    stage.restart().await;
+    stage.sim.clear_calls();
+    stage.join();
+    stage.settle().await;
+    assert_eq!(persistence(&stage), "SOURCE_IP");
+    assert!(!stage.sim.call_counts().contains_key("pool_update"));
+    stage.assert_complaints(&["session persistence"]);
+}
+
+#[tokio::test]
+async fn pools_of_upstream_get_session_persistence_only_after_a_change_of_the_service() {
+    let mut stage = cloud("", |_| {}).await;
+    let balancer = served(&mut stage, web(&[80], &[])).await;
+    let persistence = |stage: &Stage| {
+        let pool = stage.balancers().remove(0).pools.remove(0);
+        let persistence = pool.attributes.get("session_persistence");
+        persistence.map_or(Value::Null, |persistence| persistence["type"].clone())
+    };
+    let tags = |stage: &Stage| {
+        let balancer = stage.balancers().remove(0).loadbalancer;
+        let tags: Vec<String> = serde_json::from_value(balancer.attributes["tags"].clone()).unwrap();
+        tags
+    };
+    let sticky = SessionAffinity::ClientIp {
+        timeout_seconds: None,
+    };
+    // As upstream leaves it: without our tag, and the Service was changed after the pool was created.
+    let mut of_upstream = tags(&stage);
+    of_upstream.retain(|tag| !tag.starts_with("kube_cluster_id_"));
+    let of_upstream = json!({"tags": of_upstream});
+    stage
+        .sim
+        .patch_object(&balancer.loadbalancer.id, of_upstream.as_object().unwrap())
+        .unwrap();
+    stage.service("web").session_affinity = sticky;
+    stage.restart().await;
+    stage.sim.clear_calls();
+    stage.settle().await;
+    assert_eq!(stage.cost().0, 0, "{:?}", stage.sim.call_counts());
+    stage.assert_complaints(&["session persistence"]);
+
+    // The first write adds our tag, and the record for the next process.
+    let record = "kube_session_affinity_not_applied".to_owned();
+    stage.join();
+    for _ in 0..2 {
+        stage.settle().await;
+        assert_eq!(persistence(&stage), Value::Null);
+        assert!(tags(&stage).contains(&record), "{:?}", tags(&stage));
+        stage.assert_complaints(&["session persistence"]);
+        stage.restart().await;
+    }
+    stage.sim.clear_calls();
+    stage.settle().await;
+    assert_eq!(stage.cost().0, 0, "{:?}", stage.sim.call_counts());
+
+    stage.service("web").session_affinity = SessionAffinity::None;
+    stage.settle_well().await;
+    assert!(!tags(&stage).contains(&record), "{:?}", tags(&stage));
+    stage.service("web").session_affinity = sticky;
+    stage.settle_well().await;
+    assert_eq!(persistence(&stage), "SOURCE_IP");
+    quiet(&mut stage).await;
 }
 
 #[tokio::test]
@@ -426,15 +586,4 @@ async fn a_method_that_octavia_does_not_know() {
     stage.settle().await;
     assert_eq!(stage.balancers().len(), 1);
     stage.assert_complaints(&["FASTEST"]);
-}
-
-#[tokio::test]
-async fn two_families_get_the_first_one() {
-    let mut stage = cloud("", |_| {}).await;
-    let mut desired = web(&[80], &[]);
-    desired.ip_families = vec![IpFamily::V4, IpFamily::V6];
-    desired.requires_dual_stack = true;
-    served(&mut stage, desired).await;
-    assert!(warnings(&stage).contains(&"LoadBalancerSingleStack"));
-    assert!(stage.address("web").contains('.'));
 }

@@ -272,6 +272,181 @@ async fn a_name_or_tags_that_match_nothing_or_cannot_be_read_are_refused() {
     }
 }
 
+/// Creates a free floating IP, as a person does.
+fn free_address(stage: &Stage, last: u8) -> IpAddr {
+    let address = IpAddr::from([203, 0, 113, last]);
+    let server = stage.nodes[0].view.provider_id.clone().unwrap();
+    let port = stage.sim.server_ports(server.trim_start_matches("openstack:///")).remove(0);
+    stage.sim.add_floating(&port, address).unwrap();
+    stage.sim.detach_floating(address).unwrap();
+    address
+}
+
+/// The tags of the load balancer that record the requested address.
+fn records(stage: &Stage) -> Vec<String> {
+    let balancer = stage.balancers().remove(0).loadbalancer;
+    let tags = balancer.attributes["tags"].as_array().unwrap().iter();
+    let tags = tags.map(|tag| tag.as_str().unwrap().to_owned());
+    tags.filter(|tag| tag.starts_with("kube_load_balancer_ip_")).collect()
+}
+
+/// Whether the floating IP is attached, and its description.
+fn state_of(stage: &Stage, address: &str) -> (bool, String) {
+    let mut all = stage.sim.floating_ips().into_iter();
+    let found = all.find(|floating| floating.address.to_string() == address).unwrap();
+    (found.port_id.is_some(), found.description)
+}
+
+/// Removes the record from the load balancer, which then is as the Go cloud controller creates it.
+async fn forget_record(stage: &mut Stage) {
+    let balancer = stage.balancers().remove(0).loadbalancer;
+    let tags = balancer.attributes["tags"].as_array().unwrap().iter();
+    let tags: Vec<_> = tags
+        .filter(|tag| !tag.as_str().unwrap().starts_with("kube_load_balancer_ip_"))
+        .cloned()
+        .collect();
+    let patch = [("tags".to_owned(), tags.into())].into_iter().collect();
+    stage.sim.patch_object(&balancer.id, &patch).unwrap();
+    stage.restart().await;
+}
+
+#[tokio::test]
+async fn another_requested_address_is_reported_and_used_once_the_attached_one_is_detached() {
+    let mut stage = cloud("", |_| {}).await;
+    stage.services.push(service("web", &[80]));
+    stage.settle_well().await;
+    forget_record(&mut stage).await;
+    let first = stage.address("web");
+    let second = free_address(&stage, 99);
+    stage.service("web").load_balancer_ip = second.to_string().into();
+    for _ in 0..2 {
+        stage.settle().await;
+        stage.assert_complaints(&[&first, &second.to_string(), "loadBalancerIP"]);
+        assert_eq!(stage.address("web"), first);
+        stage.sim.clear_calls();
+        stage.restart().await;
+        stage.settle().await;
+        assert_eq!(stage.cost().0, 0, "{:?}", stage.sim.call_counts());
+    }
+    stage.sim.detach_floating(first.parse().unwrap()).unwrap();
+    stage.restart().await;
+    stage.settle_well().await;
+    assert_eq!(stage.address("web"), second.to_string());
+    // No address keeps the present one.
+    stage.service("web").load_balancer_ip = "".into();
+    stage.settle_well().await;
+    assert_eq!(stage.address("web"), second.to_string());
+}
+
+#[tokio::test]
+async fn a_changed_address_is_followed_and_the_former_one_stays_free() {
+    let mut stage = cloud("", |_| {}).await;
+    stage.services.push(service("web", &[80]));
+    stage.settle_well().await;
+    assert_eq!(records(&stage), ["kube_load_balancer_ip_any"]);
+    let first = stage.address("web");
+
+    // It must exist, and must be free.
+    stage.service("web").load_balancer_ip = "203.0.113.99".into();
+    stage.settle().await;
+    stage.assert_complaints(&["203.0.113.99", "create it first"]);
+    assert_eq!(stage.address("web"), first);
+    let second = free_address(&stage, 99).to_string();
+    let server = stage.nodes[0].view.provider_id.clone().unwrap();
+    let port = stage.sim.server_ports(server.trim_start_matches("openstack:///")).remove(0);
+    let taken = IpAddr::from([203, 0, 113, 98]);
+    stage.sim.add_floating(&port, taken).unwrap();
+    stage.service("web").load_balancer_ip = taken.to_string().into();
+    stage.restart().await;
+    stage.settle().await;
+    stage.assert_complaints(&[&taken.to_string(), "attached to another port"]);
+    assert_eq!(stage.address("web"), first);
+
+    stage.service("web").load_balancer_ip = second.as_str().into();
+    stage.pass_once().await;
+    assert!(warnings(&stage).contains(&"LoadBalancerFloatingIPReplaced"), "{:?}", warnings(&stage));
+    stage.settle_well().await;
+    assert_eq!(stage.address("web"), second);
+    assert_eq!(records(&stage), [format!("kube_load_balancer_ip_{second}")]);
+    assert!(state_of(&stage, &second).0);
+    let (attached, description) = state_of(&stage, &first);
+    assert!(!attached && description.starts_with("Former floating IP"), "{description}");
+    quiet(&mut stage).await;
+
+    // Neither the next change nor the deletion takes or deletes it.
+    stage.service("web").load_balancer_ip = "".into();
+    stage.settle_well().await;
+    assert_eq!(stage.address("web"), second);
+    stage.service("web").deleting = true;
+    stage.settle().await;
+    assert!(stage.services.is_empty() && stage.balancers().is_empty());
+    assert!(!state_of(&stage, &first).0 && !state_of(&stage, &second).0);
+}
+
+#[tokio::test]
+async fn a_process_killed_between_detaching_and_attaching_loses_nothing() {
+    let mut stage = cloud("", |_| {}).await;
+    stage.services.push(service("web", &[80]));
+    stage.settle_well().await;
+    let first = stage.address("web");
+    for (vanishes, last) in [(false, 99), (true, 98)] {
+        let before = stage.address("web");
+        let next = free_address(&stage, last);
+        stage.service("web").load_balancer_ip = next.to_string().into();
+        // Nothing reaches Neutron after the detachment, as if the process were dead.
+        let dead = Fault {
+            nth: 2,
+            ..Fault::on("floating_ip_update", Action::status(503))
+        };
+        stage.sim.add_fault(dead);
+        stage.pass_once().await;
+        assert!(!state_of(&stage, &before).0 && !state_of(&stage, &next.to_string()).0);
+        stage.sim.clear_faults();
+        stage.restart().await;
+        if vanishes {
+            stage.sim.remove_floating(next).unwrap();
+            stage.settle().await;
+            stage.assert_complaints(&["create it first"]);
+            assert_eq!(stage.address("web"), before);
+            assert!(state_of(&stage, &before).0);
+        } else {
+            stage.settle_well().await;
+            assert_eq!(stage.address("web"), next.to_string());
+            assert_eq!(records(&stage), [format!("kube_load_balancer_ip_{next}")]);
+            assert!(!state_of(&stage, &before).0);
+        }
+    }
+    assert!(!state_of(&stage, &first).0);
+}
+
+#[tokio::test]
+async fn a_refused_address_brings_the_former_one_back() {
+    let mut stage = cloud("", |_| {}).await;
+    stage.services.push(service("web", &[80]));
+    stage.settle_well().await;
+    let first = stage.address("web");
+    let description = state_of(&stage, &first).1;
+    let second = free_address(&stage, 99).to_string();
+    stage.service("web").load_balancer_ip = second.as_str().into();
+    let body = r#"{"NeutronError": {"type": "ExternalGatewayForFloatingIPNotFound", "message": "not reachable", "detail": ""}}"#;
+    let refusal = Action::Status {
+        code: 404,
+        body: Some(body.to_owned()),
+        headers: BTreeMap::new(),
+    };
+    stage.sim.add_fault(Fault {
+        nth: 2,
+        ..Fault::on("floating_ip_update", refusal).once()
+    });
+    stage.settle().await;
+    stage.assert_complaints(&["Neutron refuses to attach it", "not reachable"]);
+    assert_eq!(stage.address("web"), first);
+    assert_eq!(state_of(&stage, &first), (true, description));
+    assert_eq!(records(&stage), ["kube_load_balancer_ip_any"]);
+    // One attempt: detach, attach, attach again.
+    assert_eq!(stage.sim.call_counts()["floating_ip_update"], 3);
+}
+
 /// Hides all networks that floating IPs could come from.
 fn hide_networks(stage: &Stage) {
     let nothing = Action::Status {

@@ -6,7 +6,10 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use ccm_core::{NodeView, load_balancer::ServiceNode};
+use ccm_core::{
+    AddressType, NodeAddress, NodeView,
+    load_balancer::{IpFamily, ServiceNode},
+};
 
 use crate::stage::{MANAGED, Stage, service};
 
@@ -112,4 +115,62 @@ async fn three_nodes_with_one_address_are_one_member_and_a_warning_names_them() 
         stage.settle().await;
         assert!(stage.balancers().is_empty() && stage.services.is_empty());
     }
+}
+
+/// The Warnings about nodes that are left out.
+fn left_out(stage: &Stage) -> Vec<String> {
+    let events = stage.reports.iter().flat_map(|report| &report.events);
+    let warnings = events.filter(|event| event.reason == "NodesLeftOut" && event.warning);
+    warnings.map(|event| event.message.clone()).collect()
+}
+
+#[tokio::test]
+async fn nodes_that_an_existing_load_balancer_leaves_out_are_named_with_the_reason() {
+    let mut stage = Stage::new(2, MANAGED).await;
+    let mut web = service("web", &[80]);
+    web.ip_families = [IpFamily::V4].into();
+    stage.services.push(web);
+    stage.settle_well().await;
+    assert_eq!(left_out(&stage), [""; 0]);
+
+    let named = |name: &str, provider_id: &str, address: &str| ServiceNode {
+        view: Arc::new(NodeView {
+            name: name.to_owned(),
+            uid: format!("uid-of-{name}"),
+            provider_id: Some(provider_id.to_owned()),
+            ..NodeView::default()
+        }),
+        addresses: [NodeAddress::new(AddressType::InternalIP, address)].into(),
+        eligible: true,
+        ready: true,
+    };
+    let server = stage.nodes[0].view.provider_id.clone().unwrap();
+    stage.nodes.extend([
+        named("foreign", "aws:///eu-1a/i-0123", "10.9.9.1"),
+        named("malformed", "openstack:///'x'", "10.9.9.2"),
+        named("other-address", &server, "10.9.9.3"),
+        named("v6-only", &server, "fd00::1"),
+    ]);
+    stage.restart().await;
+    stage.settle().await;
+    let warnings = left_out(&stage);
+    assert_eq!(warnings.len(), 2, "{warnings:#?}");
+    let of = |part: &str| warnings.iter().find(|text| text.contains(part)).unwrap();
+    assert_eq!(of("left out"), "Nodes left out of the load balancer (1): v6-only has no IPv4 address");
+    let groups = of("security group");
+    for part in [
+        "whose node ports may be closed (3): ",
+        "foreign has the provider ID aws:///eu-1a/i-0123 of another cloud",
+        "malformed has the malformed provider ID",
+        "other-address has the address 10.9.9.3, which no port of its server",
+    ] {
+        assert!(groups.contains(part), "{part:?} is not in {groups:?}");
+    }
+    // Nodes that may disappear or are new are no news.
+    for node in &mut stage.nodes[2..] {
+        node.ready = false;
+        Arc::make_mut(&mut node.view).provider_id = None;
+    }
+    stage.settle().await;
+    assert_eq!(left_out(&stage), [""; 0]);
 }

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::{
     features::{annotation_key, cloud, quiet, served, warnings, web},
-    stage::{Stage, annotate, service},
+    stage::{INTERNAL, Stage, annotate, service},
 };
 
 /// A network with one subnet; the IDs of both.
@@ -108,6 +108,83 @@ async fn an_ipv6_service_has_an_address_of_its_family_and_no_floating_one() {
         "{addresses:?}"
     );
     assert_eq!(balancer.listeners[0].attributes["allowed_cidrs"], json!(["::/0"]));
+}
+
+#[tokio::test]
+async fn in_a_network_of_both_families_the_address_has_the_family_of_the_service() {
+    let mut stage = cloud("", |_| {}).await;
+    let (net, subnets) =
+        network(&stage, "both", false, &[("four", "10.66.0.0/24", &[]), ("six", "fd00:6::/64", &[])]);
+    for (index, node) in stage.nodes.iter_mut().enumerate() {
+        let address = NodeAddress::new(AddressType::InternalIP, format!("fd00:6::{}", index + 100));
+        node.addresses = [node.addresses[0].clone(), address].into();
+    }
+    stage.configure(&format!("network-id = {net}"));
+    stage.restart().await;
+    for (family, is_in, ranges) in [
+        (IpFamily::V6, "fd00:6::", "::/0"),
+        (IpFamily::V4, "10.66.0.", "0.0.0.0/0"),
+    ] {
+        let mut wanted = web(&[80], &[]);
+        wanted.ip_families = vec![family];
+        annotate(&mut wanted, INTERNAL, Some("true"));
+        let balancer = served(&mut stage, wanted).await;
+        let vip = balancer.loadbalancer.attributes["vip_address"].as_str().unwrap();
+        assert!(vip.starts_with(is_in), "{vip}");
+        assert_eq!(balancer.listeners[0].attributes["allowed_cidrs"], json!([ranges]));
+        assert!(!warnings(&stage).contains(&"LoadBalancerAddressFamily"));
+        stage.service("web").deleting = true;
+        stage.settle().await;
+        assert!(stage.balancers().is_empty());
+    }
+
+    // A subnet of the other family is used, and a Warning says so. Nothing is created again and again.
+    stage.configure(&format!("subnet-id = {}", subnets[0]));
+    stage.restart().await;
+    let mut wanted = web(&[80], &[]);
+    wanted.ip_families = vec![IpFamily::V6];
+    let balancer = served(&mut stage, wanted).await;
+    let vip = balancer.loadbalancer.attributes["vip_address"].as_str().unwrap();
+    assert!(vip.starts_with("10.66.0."), "{vip}");
+    assert_eq!(balancer.listeners[0].attributes["allowed_cidrs"], json!(["0.0.0.0/0"]));
+    assert!(warnings(&stage).contains(&"LoadBalancerAddressFamily"));
+    assert_eq!(stage.sim.call_counts().get("loadbalancer_create"), None);
+
+    // An existing address never moves, also when the config would choose another one now.
+    stage.configure(&format!("network-id = {net}"));
+    quiet(&mut stage).await;
+
+    let (four, _) = network(&stage, "four", false, &[("only", "10.67.0.0/24", &[])]);
+    stage.configure(&format!("network-id = {four}"));
+    stage.restart().await;
+    let mut other = service("other", &[80]);
+    other.ip_families = vec![IpFamily::V6];
+    stage.services.push(other);
+    stage.settle().await;
+    stage.assert_complaints(&["has no IPv6 subnet", "subnet-id"]);
+    assert_eq!(stage.balancers().len(), 1);
+}
+
+#[tokio::test]
+async fn in_a_network_with_ipv6_alone_an_ipv4_service_has_an_ipv6_address() {
+    let mut stage = cloud("", |_| {}).await;
+    let (net, subnets) =
+        network(&stage, "six alone", false, &[("six", "fd00:6::/64", &[]), ("seven", "fd00:7::/64", &[])]);
+    stage.configure(&format!("network-id = {net}"));
+    stage.restart().await;
+    let mut wanted = web(&[80], &[]);
+    wanted.ip_families = vec![IpFamily::V4];
+    annotate(&mut wanted, INTERNAL, Some("true"));
+    let balancer = served(&mut stage, wanted).await;
+    let attributes = &balancer.loadbalancer.attributes;
+    // The first one by ID is named in the request, not left to Octavia.
+    assert_eq!(Some(&attributes["vip_subnet_id"]), subnets.iter().min().map(|id| json!(id)).as_ref());
+    let vip = attributes["vip_address"].as_str().unwrap();
+    assert!(vip.starts_with("fd00:"), "{vip}");
+    // Ranges have the family of the address: Octavia refuses others.
+    assert_eq!(balancer.listeners[0].attributes["allowed_cidrs"], json!(["::/0"]));
+    assert!(warnings(&stage).contains(&"LoadBalancerAddressFamily"));
+    assert_eq!(balancer.members.len(), 2);
 }
 
 #[tokio::test]

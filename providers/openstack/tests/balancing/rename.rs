@@ -32,7 +32,9 @@ fn names(stage: &Stage) -> Vec<String> {
             tags.chain([object.name.clone()])
         })
     });
-    let mut all: Vec<_> = all.filter(|name| !name.starts_with(ClusterTag::PREFIX)).collect();
+    // Two tags without the cluster's name.
+    let others = [ClusterTag::PREFIX, "kube_load_balancer_ip_"];
+    let mut all: Vec<_> = all.filter(|name| !others.iter().any(|prefix| name.starts_with(prefix))).collect();
     all.sort();
     all.dedup();
     all

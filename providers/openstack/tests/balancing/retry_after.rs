@@ -102,7 +102,8 @@ async fn no_service_stops_us_for_long_and_none_turns_the_backoff_off() {
 }
 
 async fn stage() -> Stage {
-    let mut stage = Stage::new(1, "").await;
+    // So that discovery needs the security groups.
+    let mut stage = Stage::new(1, "manage-security-groups = true").await;
     stage.sim.create_server(&ServerSpec::named("other")).unwrap();
     let secret = SecretSpec {
         name: "tls".into(),

@@ -133,6 +133,80 @@ async fn one_leaves_while_the_other_is_updated() {
 }
 
 #[tokio::test]
+async fn internal_services_share_a_load_balancer_that_never_becomes_public() {
+    let mut stage = Stage::new(1, &format!("{CONFIG}\nmax-shared-lb = 3")).await;
+    let mut first = service("a", &[3306]);
+    annotate(&mut first, INTERNAL, Some("true"));
+    stage.services.push(first);
+    stage.settle_well().await;
+    let balancer = stage.balancers().remove(0).loadbalancer;
+    push(&mut stage, "b", &[5432], &balancer.id);
+    annotate(stage.service("b"), INTERNAL, Some("true"));
+    // Without the annotation, beside internal ones.
+    push(&mut stage, "c", &[6379], &balancer.id);
+    stage.settle_well().await;
+    let vip = balancer.attributes["vip_address"].as_str().unwrap().to_owned();
+    assert_eq!(listeners(&stage, &balancer.id), [3306, 5432, 6379]);
+    for name in ["a", "b", "c"] {
+        assert_eq!(stage.address(name), vip, "{name}");
+    }
+    let forced: Vec<_> = stage
+        .reports
+        .iter()
+        .flat_map(|report| &report.events)
+        .filter(|event| event.reason == "LoadBalancerForcedInternal")
+        .map(|event| event.service.name.to_string())
+        .collect();
+    assert_eq!(forced, ["c"]);
+    assert!(stage.sim.floating_ips().is_empty());
+    stage.restart().await;
+    stage.sim.clear_calls();
+    stage.settle_well().await;
+    assert_eq!(stage.cost().0, 0, "{:?}", stage.sim.call_counts());
+
+    // The owner cannot expose the others.
+    annotate(stage.service("a"), INTERNAL, None);
+    stage.settle().await;
+    stage.assert_complaints(&["because internal Service shop/b shares it"]);
+    assert!(stage.sim.floating_ips().is_empty());
+    assert_eq!(stage.address("b"), vip);
+    annotate(stage.service("a"), INTERNAL, Some("true"));
+    stage.settle_well().await;
+
+    stage.service("a").deleting = true;
+    stage.settle_well().await;
+    assert_eq!(listeners(&stage, &balancer.id), [5432, 6379]);
+    assert_eq!((stage.address("b"), stage.address("c")), (vip.clone(), vip));
+    for name in ["b", "c"] {
+        stage.service(name).deleting = true;
+    }
+    stage.settle_well().await;
+    assert!(stage.services.is_empty() && stage.balancers().is_empty());
+}
+
+#[tokio::test]
+async fn an_internal_service_never_joins_a_public_load_balancer() {
+    let mut stage = Stage::new(1, CONFIG).await;
+    stage.services.push(service("web", &[80]));
+    stage.settle_well().await;
+    let id = stage.balancers()[0].loadbalancer.id.clone();
+    push(&mut stage, "db", &[5432], &id);
+    annotate(stage.service("db"), INTERNAL, Some("true"));
+    // Also while the floating IP of the owner is on its way, or cannot be read.
+    for gone in [false, true] {
+        if gone {
+            let floating = stage.sim.floating_ips().remove(0);
+            stage.sim.remove_floating(floating.address).unwrap();
+            stage.restart().await;
+        }
+        stage.settle().await;
+        stage.assert_complaints(&["used by an internal Service"]);
+        assert_eq!(listeners(&stage, &id), [80]);
+        assert_eq!(stage.address("db"), "");
+    }
+}
+
+#[tokio::test]
 async fn the_owner_leaves_first_and_the_last_one_decides_about_the_address() {
     for keep in [false, true] {
         let mut stage = Stage::new(1, CONFIG).await;

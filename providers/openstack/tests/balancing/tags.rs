@@ -81,7 +81,7 @@ async fn another_clusters_tag_survives_whatever_we_write() {
         "{:?}",
         tags(&stage)
     );
-    assert_eq!(tags(&stage).len(), 3);
+    assert_eq!(tags(&stage).len(), 4);
 
     // And the load balancer outlives our last Service, all of whose objects are deleted.
     stage.service("web").deleting = true;

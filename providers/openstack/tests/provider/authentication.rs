@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ccm_core::{
-    ErrorKind, Freshness, Outcome,
+    ErrorKind, Freshness, RequestOutcome,
     testkit::server::{Server, answer},
 };
 use ccm_sim::{
@@ -205,7 +205,7 @@ async fn an_unreachable_keystone_is_unavailable() {
     let error = build(&format!("[Global]\nauth-url=http://{address}/v3\nuser-id=u\npassword=p\n"))
         .await
         .unwrap_err();
-    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unavailable, Outcome::NotDone));
+    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unavailable, RequestOutcome::NotDone));
     assert!(error.report().contains(&format!("http://{address}/v3")), "{}", error.report());
 }
 

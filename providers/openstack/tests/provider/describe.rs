@@ -33,6 +33,8 @@ async fn a_node_gets_everything_its_server_says() {
     assert_eq!(instance.region.as_deref(), Some("RegionOne"));
     assert_eq!(instance.power, Power::On);
     assert!(instance.instance_type.is_some());
+    let host = instance.labels.get("topology.openstack.org/host-id").unwrap();
+    assert_eq!(host.len(), 56);
     let expect = [
         format!("InternalIP={fixed}"),
         "ExternalIP=198.51.100.7".to_owned(),
@@ -50,6 +52,43 @@ async fn a_node_gets_everything_its_server_says() {
             .iter()
             .all(|call| call.user_agent.as_deref() == Some(crate::cloud::USER_AGENT))
     );
+}
+
+#[tokio::test]
+async fn the_label_of_the_host_follows_a_migration_and_is_left_out_without_a_host() {
+    let c = Connected::new().await;
+    let id = c.sim.create_server(&ServerSpec::named("n1")).unwrap();
+    for (host_id, labels) in [
+        ("5f3c", vec![("topology.openstack.org/host-id", "5f3c")]),
+        ("", vec![]),
+        // The API server refuses this value, with the whole patch of the node.
+        ("not a label", vec![]),
+    ] {
+        let patch = ServerPatch {
+            host_id: Some(host_id.to_owned()),
+            ..ServerPatch::default()
+        };
+        c.sim.update_server(&id, &patch).unwrap();
+        let instance = present(c.ask(by_name("n1")).await);
+        let shown: Vec<_> =
+            instance.labels.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+        assert_eq!(shown, labels, "{host_id:?}");
+    }
+}
+
+#[tokio::test]
+async fn addresses_that_the_config_leaves_out_are_distinguished_from_no_addresses() {
+    let filter = "[Networking]\ninternal-network-name = other\n";
+    let c = Connected::with(Config::default(), filter).await;
+    let id = c.sim.create_server(&ServerSpec::named("n1")).unwrap();
+    let instance = present(c.ask(by_name("n1")).await);
+    assert_eq!(addresses(&instance), Vec::<String>::new());
+    let filter = instance.address_filter.unwrap();
+    assert_eq!(filter, "[Networking] internal-network-name other");
+    for port in c.sim.server_ports(&id) {
+        c.sim.delete_port(&port).unwrap();
+    }
+    assert_eq!(present(c.ask(by_name("n1")).await).address_filter, None);
 }
 
 #[tokio::test]

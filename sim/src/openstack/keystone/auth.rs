@@ -135,9 +135,10 @@ fn scope(identity: &Identity, auth: &Value, credentials: &Value, methods: &[Stri
     if let Some(project) = scope.get("project") {
         return find_project(identity, project).map(Scope::Project);
     }
-    let trust = scope.get("OS-TRUST:trust");
-    let id = trust.and_then(|trust| text(trust, "id"));
-    let id = id.ok_or_else(|| missing("scope"))?;
+    let id = scope
+        .get("OS-TRUST:trust")
+        .and_then(|trust| text(trust, "id"))
+        .ok_or_else(|| missing("scope"))?;
     if !identity.trusts.contains_key(id) {
         return Err(Fault::unauthorized());
     }

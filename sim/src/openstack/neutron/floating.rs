@@ -210,8 +210,10 @@ fn lead(
     port: &Port,
     fields: &Map<String, Value>,
 ) -> Result<(), Fault> {
-    let address = edit.region.network.floating.get(id);
-    let address = address.map(|floating| floating.address.to_string()).unwrap_or_default();
+    let address = match edit.region.network.floating.get(id) {
+        Some(floating) => floating.address.to_string(),
+        None => String::new(),
+    };
     let router = may_attach(edit, id, &address, network_id, port, fields)?;
     let fixed = fixed_of(port, fields)?;
     let now = edit.cloud.clock.now();

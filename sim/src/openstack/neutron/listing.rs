@@ -61,9 +61,10 @@ pub(super) fn is_visible<T: Resource>(api: &Api<'_>, item: &T) -> bool {
 
 /// A resource that is visible to the caller.
 pub(super) fn find<T: Resource>(api: &Api<'_>, id: &str) -> Result<Arc<T>, Fault> {
-    let found = T::all(&api.region.network).get(id);
-    let found = found.filter(|item| is_visible(api, item.as_ref()));
-    found.cloned().ok_or_else(|| not_found::<T>(id))
+    match T::all(&api.region.network).get(id) {
+        Some(item) if is_visible(api, item.as_ref()) => Ok(Arc::clone(item)),
+        _ => Err(not_found::<T>(id)),
+    }
 }
 
 pub(super) fn not_found<T: Resource>(id: &str) -> Fault {

@@ -93,8 +93,8 @@ impl Resource for Network {
             "updated_at": self.created,
             "revision_number": 1 + self.subnets.len(),
         });
-        if let Some(fields) = shown.as_object_mut().filter(|_| self.external) {
-            fields.insert("is_default".to_owned(), json!(false));
+        if self.external {
+            shown["is_default"] = json!(false);
         }
         shown
     }
@@ -251,8 +251,7 @@ impl Resource for FloatingIp {
     stored!(floating);
 
     fn document(&self, state: &NetworkState) -> Value {
-        let port = self.port_id.as_ref().and_then(|id| state.ports.get(id));
-        let port = port.map(|port| {
+        let port = self.port_id.as_ref().and_then(|id| state.ports.get(id)).map(|port| {
             json!({
                 "name": port.name,
                 "network_id": port.network_id,

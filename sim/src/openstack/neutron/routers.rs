@@ -106,9 +106,10 @@ fn parse(given: &Value, change: Change) -> Result<Vec<Route>, Fault> {
         }
         let nexthop: IpAddr =
             nexthop.parse().map_err(|_| bad(format!("'{nexthop}' is not a valid IP address.")))?;
-        let destination: IpNet = destination.parse().map_err(|_| match whole {
-            true => bad(format!("'{destination}' is not a valid IP subnet.")),
-            false => {
+        let destination: IpNet = destination.parse().map_err(|_| {
+            if whole {
+                bad(format!("'{destination}' is not a valid IP subnet."))
+            } else {
                 let message = format!("invalid IPNetwork {destination}");
                 Fault::new(StatusCode::BAD_REQUEST, "AddrFormatError", message)
             }

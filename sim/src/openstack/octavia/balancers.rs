@@ -30,6 +30,7 @@ pub(super) fn create(edit: &mut Edit<'_>) -> Result<String, Fault> {
         project_id,
         provider,
         vip: String::new(),
+        additional_vips: Vec::new(),
     };
     let plugged = vip::plug(edit, &owner, &vip)?;
     let objects = match build(edit, &fields, &owner, &vip, &plugged) {
@@ -74,7 +75,11 @@ fn build(
     attrs.insert("vip_subnet_id", json!(vip.subnet_id));
     attrs.insert("vip_network_id", json!(vip.network_id));
     attrs.insert("vip_vnic_type", json!("normal"));
-    attrs.insert("additional_vips", json!([]));
+    let additional = plugged.additional.iter();
+    let additional: Vec<_> = additional
+        .map(|fixed| json!({"subnet_id": fixed.subnet_id, "ip_address": fixed.address}))
+        .collect();
+    attrs.insert("additional_vips", json!(additional));
     attrs.insert("provider", json!(owner.provider));
     attrs.insert("octavia_owned", json!(vip.port_id.is_none()));
     attrs.insert("octavia_group", json!(plugged.group));

@@ -29,8 +29,10 @@ pub(super) struct Owner {
     pub(super) id: String,
     pub(super) project_id: String,
     pub(super) provider: String,
-    /// Its address.
+    /// Its first address.
     pub(super) vip: String,
+    /// Its other addresses.
+    pub(super) additional_vips: Vec<String>,
 }
 
 impl Owner {
@@ -40,6 +42,10 @@ impl Owner {
             project_id: balancer.project_id.clone(),
             provider: balancer.text("provider").to_owned(),
             vip: balancer.text("vip_address").to_owned(),
+            additional_vips: {
+                let vips = balancer.get("additional_vips").as_array().into_iter().flatten();
+                vips.filter_map(|vip| vip["ip_address"].as_str().map(str::to_owned)).collect()
+            },
         }
     }
 }
@@ -85,8 +91,8 @@ impl Edit<'_> {
 
     /// An object that the caller may change.
     pub(super) fn find(&self, kind: Kind, id: &str) -> Result<Arc<Object>, Fault> {
-        let found = self.region.balancing.get(kind, id).cloned();
-        let found = found.ok_or_else(|| Fault::not_found(title(kind), id))?;
+        let balancing = &self.region.balancing;
+        let found = balancing.get(kind, id).cloned().ok_or_else(|| Fault::not_found(title(kind), id))?;
         self.api().authorize(&found.project_id)?;
         Ok(found)
     }

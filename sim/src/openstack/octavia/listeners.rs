@@ -109,9 +109,10 @@ fn certificate(fields: &Map<String, Value>) -> Option<&str> {
 
 fn check_cidrs(fields: &Map<String, Value>, owner: &Owner) -> Result<(), Fault> {
     let is_v6 = |text: &str| text.contains(':');
+    let vips: Vec<_> = std::iter::once(&owner.vip).chain(&owner.additional_vips).collect();
     for cidr in list(fields, "allowed_cidrs").iter().filter_map(Value::as_str) {
-        if is_v6(&owner.vip) != is_v6(cidr) {
-            let vips = schema::python(&json!([owner.vip]));
+        if vips.iter().all(|vip| is_v6(vip) != is_v6(cidr)) {
+            let vips = schema::python(&json!(vips));
             return Err(Fault::validation(format!(
                 "CIDR {cidr} IP version incompatible with all VIPs {vips} IP version."
             )));
@@ -243,10 +244,10 @@ pub(super) fn create(edit: &mut Edit<'_>) -> Result<String, Fault> {
 
 /// Checks that a pool of the same load balancer can be a listener's default.
 fn check_pool(edit: &Edit<'_>, balancer: &str, pool: &str, protocol: &str) -> Result<(), Fault> {
-    let found = edit.region.balancing.get(Kind::Pool, pool);
-    let found = found.filter(|pool| pool.balancer == balancer);
-    let found = found.ok_or_else(|| Fault::not_found("Pool", pool))?;
-    check_protocols(protocol, found.text("protocol"))
+    match edit.region.balancing.get(Kind::Pool, pool) {
+        Some(found) if found.balancer == balancer => check_protocols(protocol, found.text("protocol")),
+        _ => Err(Fault::not_found("Pool", pool)),
+    }
 }
 
 /// `PUT /v2.0/lbaas/listeners/{id}`.

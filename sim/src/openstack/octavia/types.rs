@@ -54,6 +54,7 @@ pub(super) fn load_balancer(case: Use, minor: u32) -> Type {
             attr("vip_port_id", Type::Uuid),
             attr("vip_subnet_id", Type::Uuid),
             attr("vip_network_id", Type::Uuid),
+            attr("additional_vips", Type::Many(additional_vip_attrs())).or(json!([])).since(26),
             attr("listeners", Type::Many(listener_attrs(Use::Part, minor))).or(json!([])),
             attr("pools", Type::Many(pool_attrs(Use::Part, minor))).or(json!([])),
             attr("provider", Type::Text(64)),
@@ -63,6 +64,13 @@ pub(super) fn load_balancer(case: Use, minor: u32) -> Type {
         attrs.extend(owned());
     }
     Type::One(in_use(attrs, case))
+}
+
+fn additional_vip_attrs() -> Vec<Attr> {
+    vec![
+        attr("subnet_id", Type::Uuid).mandatory(),
+        attr("ip_address", Type::Address),
+    ]
 }
 
 /// The values that always existed, and those that a later version introduced.

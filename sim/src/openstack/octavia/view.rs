@@ -147,10 +147,14 @@ pub(super) fn whole(state: &Balancing, balancer: &Object, minor: u32) -> Value {
     let pools: Vec<Value> = below(Kind::Pool)
         .map(|pool| {
             let mut fields = common(pool, minor);
-            let members = state.below(&pool.id, Kind::Member);
-            let members: Vec<Value> = members.map(|member| Value::Object(common(member, minor))).collect();
-            let monitor = state.monitor(&pool.id);
-            let monitor = monitor.map_or(Value::Null, |monitor| Value::Object(common(monitor, minor)));
+            let members: Vec<Value> = state
+                .below(&pool.id, Kind::Member)
+                .map(|member| Value::Object(common(member, minor)))
+                .collect();
+            let monitor = match state.monitor(&pool.id) {
+                Some(monitor) => Value::Object(common(monitor, minor)),
+                None => Value::Null,
+            };
             fields.insert("members".to_owned(), Value::Array(members));
             fields.insert("healthmonitor".to_owned(), monitor);
             fields.insert("listeners".to_owned(), listeners(state, pool));

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::Fault;
-use super::edit::{Edit, Owner, text};
-use crate::openstack::region::{NewPort, Port, Subnet};
+use super::edit::{Edit, Owner, list, text};
+use crate::openstack::region::{FixedIp, NewPort, Port, Subnet};
 
 /// The owner of Octavia's own objects; a project that no client knows.
 const SERVICE_PROJECT: &str = "0c7a51a0c7a51a0c7a51a0c7a51a0c7a";
@@ -19,6 +19,8 @@ pub(super) struct Vip {
     pub(super) address: Option<IpAddr>,
     /// The port of the client, or none.
     pub(super) port_id: Option<String>,
+    /// The subnets of further addresses of the same port, with the requested addresses.
+    pub(super) additional: Vec<(String, Option<IpAddr>)>,
 }
 
 /// The port with the virtual address, and the security group that Octavia created for it.
@@ -26,6 +28,7 @@ pub(super) struct Plugged {
     pub(super) port_id: String,
     pub(super) group: String,
     pub(super) address: Option<IpAddr>,
+    pub(super) additional: Vec<FixedIp>,
 }
 
 /// Returns a port with the virtual address: the client's, or a new one.
@@ -38,8 +41,21 @@ pub(super) fn plug(edit: &mut Edit<'_>, owner: &Owner, vip: &Vip) -> Result<Plug
     } else {
         let network = &mut edit.region.network;
         let claimed = network.claim_in(&vip.subnet_id, vip.address, &port_id);
-        Some(claimed.map_err(|_| cannot_plug(edit, vip))?)
+        Some(claimed.map_err(|_| cannot_plug(edit, &vip.subnet_id, vip.address, vip))?)
     };
+    let mut additional: Vec<FixedIp> = Vec::new();
+    for (subnet, address) in &vip.additional {
+        match edit.region.network.claim_in(subnet, *address, &port_id) {
+            Ok(fixed) => additional.push(fixed),
+            Err(_) => {
+                // Neutron creates the port with all of its addresses, or not at all.
+                for fixed in claimed.iter().chain(&additional) {
+                    edit.region.network.unclaim(fixed);
+                }
+                return Err(cannot_plug(edit, subnet, *address, vip));
+            }
+        }
+    }
     let address = claimed.as_ref().map(|fixed| fixed.address).or(vip.address);
     let now = edit.cloud.clock.now();
     let network = &mut edit.region.network;
@@ -52,7 +68,7 @@ pub(super) fn plug(edit: &mut Edit<'_>, owner: &Owner, vip: &Vip) -> Result<Plug
             device_id: format!("lb-{id}"),
             device_owner: "Octavia".to_owned(),
             description: String::new(),
-            fixed_ips: vec![fixed],
+            fixed_ips: std::iter::once(fixed).chain(additional.iter().cloned()).collect(),
             status: "DOWN".to_owned(),
             admin_state_up: false,
             security_groups: vec![group.clone()],
@@ -69,6 +85,7 @@ pub(super) fn plug(edit: &mut Edit<'_>, owner: &Owner, vip: &Vip) -> Result<Plug
         port_id,
         group,
         address,
+        additional,
     })
 }
 
@@ -85,9 +102,8 @@ pub(super) fn unplug(edit: &mut Edit<'_>, vip: &Vip, plugged: &Plugged) {
 }
 
 /// The fault if no address can be allocated.
-fn cannot_plug(edit: &Edit<'_>, vip: &Vip) -> Fault {
-    let subnet = &vip.subnet_id;
-    let Some(address) = vip.address else {
+fn cannot_plug(edit: &Edit<'_>, subnet: &str, address: Option<IpAddr>, vip: &Vip) -> Fault {
+    let Some(address) = address else {
         let network = &vip.network_id;
         let message = format!("No more IP addresses available on network {network}.");
         return Fault::server(format!("Provider 'amphora' reports error: {message}"));
@@ -119,16 +135,42 @@ fn sees_network(edit: &Edit<'_>, id: &str) -> bool {
     })
 }
 
-/// The requested location of the virtual address: a port, a network, or a subnet.
+/// The requested location of the virtual addresses.
 pub(super) fn requested(edit: &Edit<'_>, fields: &Map<String, Value>) -> Result<Vip, Fault> {
+    let mut vip = first(edit, fields)?;
+    let mut subnets = vec![vip.subnet_id.clone()];
+    for additional in list(fields, "additional_vips").iter().filter_map(Value::as_object) {
+        let id = text(additional, "subnet_id").unwrap_or_default();
+        if subnets.iter().any(|known| known == id) {
+            return Err(Fault::validation(
+                "Duplicate VIP subnet(s) specified. Only one IP can be bound per subnet.",
+            ));
+        }
+        if subnet(edit, id)?.network_id != vip.network_id {
+            return Err(Fault::validation("All VIP subnets must belong to the same network."));
+        }
+        if vip.port_id.is_some() {
+            return Err(Fault::validation("This simulator has no additional VIPs on a client's port."));
+        }
+        subnets.push(id.to_owned());
+        let address = text(additional, "ip_address").and_then(|text| text.parse().ok());
+        vip.additional.push((id.to_owned(), address));
+    }
+    Ok(vip)
+}
+
+/// The requested location of the first virtual address: a port, a network, or a subnet.
+fn first(edit: &Edit<'_>, fields: &Map<String, Value>) -> Result<Vip, Fault> {
     let (port, network, requested) =
         (text(fields, "vip_port_id"), text(fields, "vip_network_id"), text(fields, "vip_subnet_id"));
     let address: Option<IpAddr> = text(fields, "vip_address").and_then(|text| text.parse().ok());
     if let Some(id) = port {
-        let sees = |port: &&Arc<Port>| edit.caller.admin || port.project_id == edit.caller.project_id;
-        let port = edit.region.network.ports.get(id).filter(sees);
-        let port = port.ok_or_else(|| Fault::client(format!("Port {id} not found.")))?;
-        return vip_of_port(edit, port, requested, address);
+        return match edit.region.network.ports.get(id) {
+            Some(port) if edit.caller.admin || port.project_id == edit.caller.project_id => {
+                vip_of_port(edit, port, requested, address)
+            }
+            _ => Err(Fault::client(format!("Port {id} not found."))),
+        };
     }
     if let Some(network) = network {
         return vip_of_network(edit, network, requested, address);
@@ -143,6 +185,7 @@ pub(super) fn requested(edit: &Edit<'_>, fields: &Map<String, Value>) -> Result<
         subnet_id: requested.to_owned(),
         address,
         port_id: None,
+        additional: Vec::new(),
     })
 }
 
@@ -181,6 +224,7 @@ fn vip_of_port(
         subnet_id: fixed.subnet_id.clone(),
         address: Some(fixed.address),
         port_id: Some(port.id.clone()),
+        additional: Vec::new(),
     })
 }
 
@@ -226,5 +270,6 @@ fn vip_of_network(
         subnet_id: subnet_id.clone(),
         address,
         port_id: None,
+        additional: Vec::new(),
     })
 }

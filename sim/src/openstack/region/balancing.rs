@@ -217,8 +217,8 @@ impl Balancing {
         let mut found = vec![balancer.to_owned()];
         let mut at = 0;
         while let Some(id) = found.get(at) {
-            let below = self.below.get(id).into_iter().flat_map(BTreeMap::values);
-            let below: Vec<String> = below.flatten().cloned().collect();
+            let below: Vec<String> =
+                self.below.get(id).into_iter().flat_map(BTreeMap::values).flatten().cloned().collect();
             found.extend(below);
             at += 1;
         }

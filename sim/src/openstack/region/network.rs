@@ -314,8 +314,12 @@ impl NetworkState {
             let _present = self.remove_port(&sub_port.port_id);
         }
         if port.device_owner == "trunk:subport" {
-            let parents = self.ports.values().filter(|parent| parent.trunk.is_some());
-            let parents: Vec<String> = parents.map(|parent| parent.id.clone()).collect();
+            let parents: Vec<String> = self
+                .ports
+                .values()
+                .filter(|parent| parent.trunk.is_some())
+                .map(|parent| parent.id.clone())
+                .collect();
             for parent in parents {
                 self.change_port(&parent, |parent| {
                     if let Some(trunk) = &mut parent.trunk {

@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use super::*;
+use crate::controllers::node_object::UNINITIALIZED_TAINT;
 
 fn nodes(range: std::ops::Range<usize>, taint: Option<&str>) -> Vec<Arc<NodeObject>> {
     let taints: Vec<_> = taint.into_iter().map(|key| json!({"key": key, "effect": "NoSchedule"})).collect();
@@ -32,6 +33,35 @@ fn totals(missing: usize, all: usize) -> Totals {
 
 fn counts(decision: &Decision) -> (usize, usize) {
     (decision.delete.len(), decision.blocked.len())
+}
+
+#[test]
+fn a_node_without_a_provider_id_must_be_silent_in_the_last_read() {
+    let node = |provider_id: &str, ready: &str, since: &str| -> NodeObject {
+        let node = json!({
+            "metadata": {"name": "n", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"},
+            "spec": {
+                "providerID": provider_id,
+                "taints": [{"key": UNINITIALIZED_TAINT, "effect": "NoSchedule"}],
+            },
+            "status": {"conditions": [{"type": "Ready", "status": ready, "lastTransitionTime": since}]},
+        });
+        serde_json::from_value(node).unwrap()
+    };
+    let now = "2026-01-01T01:00:00Z".parse().unwrap();
+    let (early, late) = ("2026-01-01T00:30:00Z", "2026-01-01T00:59:00Z");
+    let reports = Err(Refusal::Changed("its kubelet reports"));
+    for (provider_id, ready, since, expected) in [
+        ("", "Unknown", early, Ok(())),
+        ("", "False", late, reports),
+        // It reported, and is silent again.
+        ("", "Unknown", late, reports),
+        ("fake://n", "False", late, Ok(())),
+    ] {
+        let decided = node(provider_id, "Unknown", early);
+        let read = node(provider_id, ready, since);
+        assert_eq!(check(&decided, &read, now, Duration::ZERO), expected, "{provider_id} {ready} {since}");
+    }
 }
 
 #[test]
@@ -208,6 +238,7 @@ fn a_node_without_provider_id_must_still_wait_for_its_initialization() {
         node["spec"] = json!({"taints": [
             {"key": "node.cloudprovider.kubernetes.io/uninitialized", "effect": "NoSchedule"},
         ]});
+        node["status"]["conditions"][0]["status"] = json!("Unknown");
     };
     let bare = |node: &mut serde_json::Value| node["spec"] = json!({});
     let late = time("2026-01-01T01:00:00Z");

@@ -6,6 +6,7 @@ use super::{super::decide::shutdowns, *};
 
 const PERIOD: Duration = Duration::from_secs(5);
 const CONFIRM: Duration = Duration::from_secs(10);
+const UNRESOLVED_CONFIRM: Duration = Duration::from_secs(600);
 
 fn seconds(number: f64) -> Duration {
     Duration::from_secs_f64(number)
@@ -56,7 +57,7 @@ impl Play {
     fn new() -> Self {
         let start = Instant::now();
         Self {
-            nodes: NotReadyNodes::new(PERIOD, CONFIRM),
+            nodes: NotReadyNodes::new(PERIOD, CONFIRM, UNRESOLVED_CONFIRM),
             start,
             now: start,
         }
@@ -274,7 +275,7 @@ fn those_whose_wait_is_half_over_join() {
 
 #[test]
 fn a_name_that_is_nowhere_proves_something_only_after_ten_minutes_beside_others() {
-    let nameless = node_with("a", "u1", "", "False", &[UNINITIALIZED_TAINT]);
+    let nameless = node_with("a", "u1", "", "Unknown", &[UNINITIALIZED_TAINT]);
     // How long it takes if the pass at one moment has no node for comparison, or another answer.
     let run = |odd: f64, answer: Answer, present: bool| {
         let mut play = Play::new();
@@ -304,6 +305,65 @@ fn a_name_that_is_nowhere_proves_something_only_after_ten_minutes_beside_others(
     ] {
         let disturbed = run(500.0, answer, present);
         assert!(disturbed > 1100.0, "{disturbed} after {answer:?} {present}");
+    }
+}
+
+/// A node without a provider ID that waits for its initialization, with the time of the last transition of its condition.
+fn nameless(ready: &str, since: &str) -> Arc<NodeObject> {
+    let node = json!({
+        "metadata": {"name": "c-md-0-v1-26-4-abc", "uid": "u1"},
+        "spec": {"taints": [{"key": UNINITIALIZED_TAINT, "effect": "NoSchedule"}]},
+        "status": {"conditions": [{"type": "Ready", "status": ready, "lastTransitionTime": since}]},
+    });
+    Arc::new(serde_json::from_value(node).unwrap())
+}
+
+/// Answers that no machine has the name, until the node is proven missing or `end`. Returns when it was proven.
+fn unresolved_until(play: &mut Play, end: f64) -> Option<f64> {
+    while play.due() < end {
+        let (at, _, proven) = play.pass(Answer::Unresolved);
+        if !proven.is_empty() {
+            return Some(at);
+        }
+    }
+    None
+}
+
+#[test]
+fn a_node_that_lives_under_another_name_is_never_proven_missing() {
+    let mut play = Play::new();
+    play.observe(&nameless("False", "2026-01-01T00:00:00Z"));
+    assert_eq!(unresolved_until(&mut play, 900.0), None);
+    // The kubelet stops. The ten minutes begin now, not with the first answer.
+    play.now = play.start + seconds(900.0);
+    play.observe(&nameless("Unknown", "2026-01-01T00:15:00Z"));
+    let proven = unresolved_until(&mut play, 3000.0).unwrap();
+    assert!((1500.0..1570.0).contains(&proven), "{proven}");
+
+    let mut control = Play::new();
+    control.observe(&nameless("Unknown", "2026-01-01T00:00:00Z"));
+    let proven = unresolved_until(&mut control, 3000.0).unwrap();
+    assert!((600.0..660.0).contains(&proven), "{proven}");
+}
+
+#[test]
+fn a_report_of_the_kubelet_begins_the_ten_minutes_again() {
+    for reports in [
+        vec![nameless("False", "2026-01-01T00:08:00Z")],
+        vec![nameless("True", "2026-01-01T00:08:00Z")],
+        // The watch missed the report.
+        vec![],
+    ] {
+        let mut play = Play::new();
+        play.observe(&nameless("Unknown", "2026-01-01T00:00:00Z"));
+        assert_eq!(unresolved_until(&mut play, 500.0), None);
+        play.now = play.start + seconds(500.0);
+        for report in &reports {
+            play.observe(report);
+        }
+        play.observe(&nameless("Unknown", "2026-01-01T00:08:20Z"));
+        let proven = unresolved_until(&mut play, 3000.0).unwrap();
+        assert!((1100.0..1170.0).contains(&proven), "{proven} after {reports:?}");
     }
 }
 

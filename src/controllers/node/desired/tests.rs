@@ -117,6 +117,36 @@ fn waits_for_addresses_and_for_the_provided_ip() {
 }
 
 #[test]
+fn a_node_with_addresses_keeps_them_if_the_cloud_requires_it() {
+    let machine = Instance {
+        keeps_addresses: true,
+        ..instance()
+    };
+    let of = |shown: &NodeObject| {
+        let difference = difference(shown, &machine, None, false).unwrap();
+        difference.addresses
+    };
+    let other = node(&[], &[(AddressType::ExternalIP, "192.0.2.1")]);
+    assert_eq!(of(&other), None);
+    assert_eq!(of(&node(&[], &[])), Some(instance().addresses));
+    // A node that is initialized gets the addresses of the cloud.
+    let initialized = initialization(&other, &machine).unwrap();
+    assert_eq!(initialized.addresses, Some(instance().addresses));
+}
+
+#[test]
+fn a_machine_whose_addresses_are_all_left_out_changes_no_address() {
+    let mut machine = instance();
+    machine.addresses.clear();
+    machine.address_filter = Some("internal-network-name x".to_owned());
+    let mut shown = node(&[], &[(AddressType::Hostname, "h")]);
+    assert_eq!(initialization(&shown, &machine).unwrap().addresses, None);
+    assert_eq!(difference(&shown, &machine, None, false).unwrap().addresses, None);
+    shown.provided_node_ip = Some("10.0.0.1".to_owned());
+    assert!(initialization(&shown, &machine).is_err());
+}
+
+#[test]
 fn reserved_and_present_additional_labels_are_left_out() {
     let mut with_labels = instance();
     with_labels.labels = labels(&[

@@ -8,7 +8,7 @@ use std::{
 use ccm_core::{
     AddressType, NodeAddress,
     controllers::{
-        Change, Needs,
+        Needs, StoreChange,
         events::{EventMetrics, Writer},
     },
     testkit::FakeCloud,
@@ -181,7 +181,7 @@ async fn a_node_that_is_registered_again_does_not_wait_for_the_try_of_the_old_on
     controller.queue.add(name.clone());
     assert_eq!(controller.queue.next().await, name);
     let wait = controller.queue.done_with_backoff(&name);
-    controller.observe(Change::Deleted(name.clone()));
+    controller.observe(StoreChange::Deleted(name.clone()));
     let next = timeout(wait / 2, controller.queue.next()).await;
     assert_eq!(next, Ok(name));
 }

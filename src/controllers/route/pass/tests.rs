@@ -62,3 +62,33 @@ async fn without_any_route_of_the_cloud_new_nodes_are_left_unchanged() {
     controller.pass(&cidrs).await;
     assert_eq!(controller.written.len(), 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_pass_is_counted_by_its_trigger_which_a_retry_keeps() {
+    let (code, routes) = (Arc::new(AtomicU16::new(200)), FakeRoutes::default());
+    let mut controller = controller(&code, &routes).await;
+    let cidrs = ClusterCidrs::parse("10.244.0.0/16").unwrap();
+    let passes = |controller: &RouteController, outcome, trigger| {
+        let labels = [("outcome", outcome), ("trigger", trigger)];
+        controller.metrics.syncs.get_or_create(&labels).get()
+    };
+    controller.pass(&cidrs).await;
+    assert_eq!(passes(&controller, "changed", "periodic"), 1);
+    controller.pass(&cidrs).await;
+    assert_eq!(passes(&controller, "noop", "periodic"), 1);
+    controller.window.add(Instant::now());
+    controller.pass(&cidrs).await;
+    assert_eq!(passes(&controller, "noop", "node_change"), 1);
+
+    controller.window.add(Instant::now());
+    let error = ccm_core::Error::new(ErrorKind::Unavailable, "down");
+    routes.fail_all(Some(error));
+    controller.pass(&cidrs).await;
+    controller.pass(&cidrs).await;
+    assert_eq!(passes(&controller, "error", "node_change"), 2, "the retry as well");
+    routes.fail_all(None);
+    controller.pass(&cidrs).await;
+    assert_eq!(passes(&controller, "noop", "node_change"), 2, "the last retry");
+    controller.pass(&cidrs).await;
+    assert_eq!(passes(&controller, "noop", "periodic"), 2);
+}

@@ -25,10 +25,17 @@ fn taint(key: &'static str) -> impl FnOnce(&mut Value) {
     move |node| node["spec"]["taints"] = json!([{"key": key, "effect": "NoSchedule"}])
 }
 
+/// Both changes.
+fn and(first: impl FnOnce(&mut Value), second: impl FnOnce(&mut Value)) -> impl FnOnce(&mut Value) {
+    move |node: &mut Value| {
+        first(node);
+        second(node);
+    }
+}
+
 #[test]
 fn a_member_is_neither_excluded_nor_being_deleted() {
     let deleting = |node: &mut Value| node["metadata"]["deletionTimestamp"] = json!("2026-01-02T03:04:05Z");
-    let not_ready = |node: &mut Value| node["status"]["conditions"][0]["status"] = json!("False");
     let no_id = |node: &mut Value| node["spec"]["providerID"] = json!("");
     for (what, node, eligible) in [
         ("plain", node(|_| {}), true),
@@ -48,15 +55,24 @@ fn a_member_is_neither_excluded_nor_being_deleted() {
     }
 }
 
+fn not_ready(node: &mut Value) {
+    node["status"]["conditions"][0]["status"] = json!("False");
+}
+
+/// The kubelet does not report.
+fn silent(node: &mut Value) {
+    node["status"]["conditions"][0]["status"] = json!("Unknown");
+}
+
 /// How load balancers see a change of a node.
 #[derive(PartialEq)]
-enum Change {
+enum NodeChange {
     Nothing,
     /// A change of a node that is not and was not a member, or only of its readiness.
     Beside,
-    /// A node joined, or changed.
+    /// A node joined, changed, or left while its kubelet reports.
     Members,
-    /// A node is not a member any more.
+    /// A node left, and its kubelet does not report.
     Loss,
 }
 
@@ -66,42 +82,65 @@ fn load_balancers_follow_only_changes_of_members() {
     let ready = |status: &'static str| {
         move |node: &mut Value| node["status"]["conditions"][0]["status"] = json!(status)
     };
+    let deleting = |node: &mut Value| node["metadata"]["deletionTimestamp"] = json!("2026-01-02T03:04:05Z");
     let zone = |node: &mut Value| node["metadata"]["labels"]["zone"] = json!("b");
     let id = |node: &mut Value| node["spec"]["providerID"] = json!("fake://other");
     let address = |node: &mut Value| node["status"]["addresses"][0]["address"] = json!("10.0.0.2");
     for (what, before, after, change) in [
-        ("heartbeat", node(|_| {}), node(|_| {}), Change::Nothing),
-        ("not ready", node(|_| {}), node(ready("False")), Change::Beside),
-        ("ready", node(ready("Unknown")), node(|_| {}), Change::Beside),
-        ("another taint", node(|_| {}), node(taint("other")), Change::Nothing),
-        ("excluded", node(|_| {}), node(label("true")), Change::Loss),
-        ("included again", node(label("true")), node(|_| {}), Change::Members),
-        ("still excluded", node(label("true")), node(label("t")), Change::Beside),
-        ("autoscaler", node(|_| {}), node(taint(AUTOSCALER_TAINT)), Change::Loss),
+        ("heartbeat", node(|_| {}), node(|_| {}), NodeChange::Nothing),
+        ("not ready", node(|_| {}), node(ready("False")), NodeChange::Beside),
+        ("ready", node(ready("Unknown")), node(|_| {}), NodeChange::Beside),
+        ("another taint", node(|_| {}), node(taint("other")), NodeChange::Nothing),
+        ("excluded", node(|_| {}), node(label("true")), NodeChange::Members),
+        (
+            "excluded and not ready",
+            node(|_| {}),
+            node(and(ready("False"), label("true"))),
+            NodeChange::Members,
+        ),
+        (
+            "excluded and silent",
+            node(|_| {}),
+            node(and(ready("Unknown"), label("true"))),
+            NodeChange::Loss,
+        ),
+        ("included again", node(label("true")), node(|_| {}), NodeChange::Members),
+        ("still excluded", node(label("true")), node(label("t")), NodeChange::Beside),
+        ("drained", node(|_| {}), node(taint(AUTOSCALER_TAINT)), NodeChange::Members),
+        (
+            "drained and silent",
+            node(ready("Unknown")),
+            node(and(ready("Unknown"), taint(AUTOSCALER_TAINT))),
+            NodeChange::Loss,
+        ),
+        ("being deleted while it is ready", node(|_| {}), node(deleting), NodeChange::Members),
+        (
+            "being deleted and not ready",
+            node(|_| {}),
+            node(and(ready("False"), deleting)),
+            NodeChange::Loss,
+        ),
         // Services may choose nodes by their labels.
-        ("another label", node(|_| {}), node(zone), Change::Members),
+        ("another label", node(|_| {}), node(zone), NodeChange::Members),
         (
             "a label of one that is excluded",
             node(label("true")),
-            node(|node| {
-                label("true")(node);
-                zone(node);
-            }),
-            Change::Beside,
+            node(and(label("true"), zone)),
+            NodeChange::Beside,
         ),
-        ("another provider ID", node(|_| {}), node(id), Change::Members),
-        ("another address", node(|_| {}), node(address), Change::Members),
+        ("another provider ID", node(|_| {}), node(id), NodeChange::Members),
+        ("another address", node(|_| {}), node(address), NodeChange::Members),
     ] {
         let mut nodes = Nodes::default();
         nodes.apply("n1", Some(&before), now);
         nodes.forget_changes();
         let generation = nodes.generation();
         let differs = nodes.apply("n1", Some(&after), now);
-        assert_eq!(differs, change != Change::Nothing, "{what}");
+        assert_eq!(differs, change != NodeChange::Nothing, "{what}");
         let due = match change {
-            Change::Nothing | Change::Beside => None,
-            Change::Members => Some(now + QUIET),
-            Change::Loss => Some(now),
+            NodeChange::Nothing | NodeChange::Beside => None,
+            NodeChange::Members => Some(now + QUIET),
+            NodeChange::Loss => Some(now),
         };
         assert_eq!(nodes.due(), due, "{what}");
         assert_eq!(nodes.generation() != generation, due.is_some(), "{what}");
@@ -122,9 +161,83 @@ fn joining_nodes_are_gathered_and_lost_ones_are_not_waited_for() {
     assert!(!nodes.take_due(at(20)), "once");
     nodes.apply("late", Some(&node(|_| {})), at(20));
     assert_eq!(nodes.due(), Some(at(22)), "the longest wait begins again");
+    assert!(nodes.apply("n1", Some(&node(not_ready)), at(21)));
     assert!(nodes.apply("n1", None, at(21)));
     assert_eq!(nodes.due(), Some(at(21)), "a loss");
     nodes.apply("later", Some(&node(|_| {})), at(21));
     assert!(nodes.take_due(at(21)), "a node that joins does not put off a loss");
     assert_eq!(nodes.set().eligible().count(), 11);
+}
+
+#[test]
+fn nodes_that_leave_while_they_are_ready_are_gathered_and_followed_once_in_ten_seconds() {
+    let start = Instant::now();
+    let at = |seconds| start + Duration::from_secs(seconds);
+    let mut nodes = Nodes::default();
+    for name in ["n1", "n2", "n3", "n4", "n5"] {
+        nodes.apply(name, Some(&node(|_| {})), at(0));
+    }
+    assert!(nodes.take_due(at(2)));
+    nodes.apply("n1", Some(&node(taint(AUTOSCALER_TAINT))), at(20));
+    assert_eq!(nodes.due(), Some(at(22)));
+    assert!(nodes.take_due(at(22)));
+    // The next ones, and those that replace them, wait until 10 s have passed.
+    nodes.apply("n2", None, at(23));
+    assert_eq!(nodes.due(), Some(at(32)));
+    nodes.apply("n6", Some(&node(|_| {})), at(24));
+    assert_eq!(nodes.due(), Some(at(32)));
+    assert!(nodes.take_due(at(32)));
+    nodes.apply("n7", Some(&node(|_| {})), at(40));
+    assert_eq!(nodes.due(), Some(at(42)));
+    assert!(nodes.take_due(at(42)));
+    // Long after the last one left, a series of nodes that join is followed as before.
+    nodes.apply("n8", Some(&node(|_| {})), at(90));
+    assert!(nodes.take_due(at(92)));
+    nodes.apply("n9", Some(&node(|_| {})), at(93));
+    assert_eq!(nodes.due(), Some(at(95)));
+}
+
+#[test]
+fn a_node_that_dies_while_it_leaves_is_removed_at_once() {
+    let start = Instant::now();
+    let at = |seconds| start + Duration::from_secs(seconds);
+    let drained_and_silent = node(and(silent, taint(AUTOSCALER_TAINT)));
+    let not_ready_and_drained = node(and(not_ready, taint(AUTOSCALER_TAINT)));
+    let mut nodes = Nodes::default();
+    for name in ["n1", "n2", "n3"] {
+        nodes.apply(name, Some(&node(|_| {})), at(0));
+    }
+    assert!(nodes.take_due(at(2)));
+    nodes.apply("n1", Some(&node(taint(AUTOSCALER_TAINT))), at(20));
+    assert!(nodes.apply("n1", Some(&drained_and_silent), at(21)));
+    assert_eq!(nodes.due(), Some(at(21)), "silent");
+    assert!(nodes.take_due(at(21)));
+    assert!(nodes.apply("n1", None, at(22)));
+    assert_eq!(nodes.due(), None, "its removal was followed");
+
+    nodes.apply("n2", Some(&node(taint(AUTOSCALER_TAINT))), at(30));
+    nodes.apply("n2", Some(&not_ready_and_drained), at(30));
+    assert_eq!(nodes.due(), Some(at(32)));
+    // The condition of a node that was not ready before.
+    nodes.apply("n2", Some(&drained_and_silent), at(31));
+    assert_eq!(nodes.due(), Some(at(31)));
+    assert!(nodes.take_due(at(31)));
+
+    nodes.apply("n3", Some(&node(taint(AUTOSCALER_TAINT))), at(50));
+    nodes.apply("n3", Some(&not_ready_and_drained), at(51));
+    assert_eq!(nodes.due(), Some(at(52)));
+    nodes.apply("n3", None, at(51));
+    assert_eq!(nodes.due(), Some(at(51)), "deleted after it was not ready");
+}
+
+#[test]
+fn a_node_that_stays_after_all_is_no_loss_when_it_is_silent() {
+    let now = Instant::now();
+    let mut nodes = Nodes::default();
+    nodes.apply("n1", Some(&node(|_| {})), now);
+    nodes.forget_changes();
+    nodes.apply("n1", Some(&node(label("true"))), now);
+    nodes.apply("n1", Some(&node(|_| {})), now);
+    nodes.apply("n1", Some(&node(silent)), now);
+    assert_eq!(nodes.due(), Some(now + QUIET));
 }

@@ -2,145 +2,45 @@
 
 use std::sync::Arc;
 
-use ccm_core::{
-    Priority,
-    client::{ClientMetrics, Fence},
-    controllers::{
-        ControllerMetrics,
-        events::{EventMetrics, Writer},
-    },
-    plan::PlanMetrics,
-    testkit::{FakeBalancers, FakeCloud},
-};
-use k8s_openapi::api::core::v1::ObjectReference;
-use kube::client::Body;
-use parking_lot::Mutex;
-use serde_json::{Value, json};
-use tokio_util::sync::CancellationToken;
+use ccm_core::{Priority, load_balancer::LoadBalancers, plan::PlanMetrics, testkit::FakeBalancers};
 
-use super::{super::*, *};
-use crate::{api::answering, controllers::fixture, server::Status};
+use super::{
+    super::tests::{Running, until},
+    *,
+};
 
 const TAG: &str = "kube_cluster_id_cluster-1";
 
-/// An API server with a Service; another one comes when the namespace was read.
-struct Server {
-    /// How the namespace is refused, and until when.
-    refusal: (u16, Instant),
-    was_read: bool,
-    has_sent: bool,
+/// The life of a controller while the namespace is refused.
+struct Life {
+    /// When it began to work.
+    worked: Duration,
+    /// The tag of its first load balancer.
+    first: Option<String>,
+    /// The tag of the load balancer that was created after the namespace was read.
+    later: Option<String>,
+    /// What the check showed before it worked.
+    shown: Option<String>,
 }
 
-fn service(name: &str) -> Value {
-    json!({
-        "apiVersion": "v1", "kind": "Service",
-        "metadata": {
-            "name": name, "namespace": "ns", "uid": name, "resourceVersion": "2",
-            "finalizers": ["service.kubernetes.io/load-balancer-cleanup"],
-        },
-        "spec": {"type": "LoadBalancer", "ports": [{"port": 80, "nodePort": 30080, "protocol": "TCP"}]},
-    })
-}
-
-fn list(kind: &str, items: &[Value]) -> Value {
-    json!({"apiVersion": "v1", "kind": kind, "metadata": {"resourceVersion": "1"}, "items": items})
-}
-
-impl Server {
-    /// `None`: a watch on which nothing has happened yet.
-    fn answer(&mut self, request: &http::Request<Body>) -> Option<(u16, Value)> {
-        let uri = request.uri();
-        let watch = uri.query().is_some_and(|query| query.contains("watch=true"));
-        let found = match (uri.path(), watch) {
-            ("/api/v1/namespaces/kube-system", _) => {
-                let (code, end) = self.refusal;
-                if Instant::now() < end {
-                    return Some(answering::failure(code));
-                }
-                self.was_read = true;
-                json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-system", "uid": "cluster-1"}})
-            }
-            ("/api/v1/services", true) if self.was_read && !self.has_sent => {
-                self.has_sent = true;
-                json!({"type": "ADDED", "object": service("later")})
-            }
-            (_, true) => return None,
-            ("/api/v1/nodes", _) => {
-                list("NodeList", &[json!({"metadata": {"name": "n1"}, "spec": {"providerID": "fake://n1"}})])
-            }
-            ("/api/v1/services", _) => list("ServiceList", &[service("web")]),
-            (path, _) if path.starts_with("/api/v1/namespaces/ns/services/later") => service("later"),
-            _ => service("web"),
-        };
-        Some((200, found))
-    }
-}
-
-fn client(server: Server) -> Client {
-    let server = Arc::new(Mutex::new(server));
-    answering::client(move |request| {
-        let server = Arc::clone(&server);
-        async move {
-            loop {
-                if let Some(answer) = server.lock().answer(&request) {
-                    return answer;
-                }
-                sleep(Duration::from_secs(1)).await;
-            }
-        }
-    })
-}
-
-/// Runs the controller while the namespace is refused in this way for so many seconds. Returns when it began to work, the
-/// tag of its first load balancer, and the tag of the one that was created after the namespace was read.
-async fn life(code: u16, seconds: u64) -> (Duration, Option<String>, Option<String>) {
+/// Runs the controller while the namespace is refused in this way for so many seconds.
+async fn life(code: u16, seconds: u64) -> Life {
     let began = Instant::now();
-    let client = client(Server {
-        refusal: (code, began + Duration::from_secs(seconds)),
-        was_read: false,
-        has_sent: false,
-    });
     let balancers = FakeBalancers::default();
-    let writer = Writer::new(client.clone(), &EventMetrics::default());
-    let nodes = Informer::new(Api::all(client.clone()), Needs::default());
-    let services = Informer::new(Api::all(client.clone()), Needs::default());
-    let setup = ControllerSetup {
-        cloud: Arc::new(FakeCloud::default().with_balancers(&balancers, PlanMetrics::default())),
-        cluster_name: "test".to_owned(),
-        flags: Default::default(),
-        framework: Arc::new(()),
-    };
-    let stop = CancellationToken::new();
-    let context = ControllerContext {
-        setup,
-        client: client.clone(),
-        nodes: Arc::clone(&nodes),
-        services: Arc::clone(&services),
-        recorder: writer.recorder(COMPONENT),
-        fence: Fence::default(),
-        metrics: ControllerMetrics::default(),
-        cloud_metrics: ClientMetrics::default(),
-        shutdown: stop.clone(),
-    };
-    let framework = Framework {
-        // One worker, and no comparison with the cloud without a reason.
-        config: fixture::config(&["--concurrent-service-syncs=1", "--service-drift-period=0"]),
-        client: client.clone(),
-        status: Status::default(),
-        process: ObjectReference::default(),
-    };
-    let controller = ServiceController::new(context, &framework);
-    let mut tasks = JoinSet::new();
-    tasks.spawn(writer.discard());
-    let stopped = stop.clone();
-    tasks.spawn(async move { services.run(stopped).await });
-    let stopped = stop.clone();
-    tasks.spawn(async move { nodes.run(stopped).await });
-    tasks.spawn(controller.run());
-
-    let first = created(&balancers, "web").await;
+    let engine: Arc<dyn LoadBalancers> = balancers.engine(PlanMetrics::default());
+    let running = Running::start(engine, code, Duration::from_secs(seconds));
+    let shown = Mutex::new(None);
+    let first = until("web", || {
+        let found = balancers.of("ns/web");
+        if found.is_none() {
+            shown.lock().clone_from(&running.checks.failing(CHECK));
+        }
+        found
+    });
+    let first = first.await.tag;
     let worked = began.elapsed();
-    let later = created(&balancers, "later").await;
+    assert_eq!(running.checks.failing(CHECK), None, "the check at the end");
+    let later = until("later", || balancers.of("ns/later")).await.tag;
     if first.is_none() && later.is_some() {
         // Nobody waits for this comparison, so that it is the only read in the background.
         let compared = || {
@@ -149,45 +49,41 @@ async fn life(code: u16, seconds: u64) -> (Duration, Option<String>, Option<Stri
         };
         until("all load balancers are compared", compared).await;
     }
-    stop.cancel();
-    while tasks.join_next().await.is_some() {}
-    (worked, first, later)
-}
-
-/// The tag of the Service's load balancer, once it is there.
-async fn created(balancers: &FakeBalancers, name: &str) -> Option<String> {
-    until(name, || balancers.of(&format!("ns/{name}"))).await.tag
-}
-
-async fn until<T>(what: &str, found: impl Fn() -> Option<T>) -> T {
-    for _ in 0..7200 {
-        if let Some(found) = found() {
-            return found;
-        }
-        sleep(Duration::from_secs(1)).await;
+    running.end().await;
+    let shown = shown.into_inner();
+    Life {
+        worked,
+        first,
+        later,
+        shown,
     }
-    panic!("not within two hours: {what}")
 }
 
 #[tokio::test(start_paused = true)]
 async fn one_401_at_the_start_costs_no_tag() {
-    let (worked, first, later) = life(401, 1).await;
-    assert!(worked < Duration::from_secs(10), "{worked:?}");
-    assert_eq!((first.as_deref(), later.as_deref()), (Some(TAG), Some(TAG)));
+    let life = life(401, 1).await;
+    assert!(life.worked < Duration::from_secs(10), "{:?}", life.worked);
+    assert_eq!(life.first.as_deref(), Some(TAG));
+    assert_eq!(life.later.as_deref(), Some(TAG));
 }
 
 #[tokio::test(start_paused = true)]
-async fn controllers_start_after_a_minute_and_learn_the_tag_later() {
-    for code in [401, 404, 500] {
-        let (worked, first, later) = life(code, 120).await;
-        assert!(worked >= START_LIMIT && worked < START_LIMIT * 5 / 4, "{code}: {worked:?}");
-        assert_eq!((first.as_deref(), later.as_deref()), (None, Some(TAG)), "{code}");
+async fn a_namespace_that_cannot_be_read_is_waited_for() {
+    for (code, seconds) in [(401, 90), (404, 90), (500, 1800)] {
+        let life = life(code, seconds).await;
+        let outage = Duration::from_secs(seconds);
+        assert!(life.worked >= outage, "{code}: {:?}", life.worked);
+        assert!(life.worked < outage + 2 * BACKOFF.longest, "{code}: {:?}", life.worked);
+        assert_eq!(life.first.as_deref(), Some(TAG), "{code}");
+        let shown = life.shown.unwrap_or_default();
+        assert!(shown.contains("kube-system"), "{code}: {shown}");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_role_that_is_repaired_is_noticed() {
-    let (worked, first, later) = life(403, 900).await;
-    assert!(worked < Duration::from_secs(10), "{worked:?}");
-    assert_eq!((first.as_deref(), later.as_deref()), (None, Some(TAG)));
+    let life = life(403, 900).await;
+    assert!(life.worked < Duration::from_secs(10), "{:?}", life.worked);
+    assert_eq!((life.first.as_deref(), life.later.as_deref()), (None, Some(TAG)));
+    assert_eq!(life.shown, None);
 }

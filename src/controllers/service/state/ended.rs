@@ -1,6 +1,10 @@
 //! The consequences of work that ended.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use ccm_core::{
     Retry,
@@ -8,14 +12,15 @@ use ccm_core::{
     controllers::{Backoff, ServiceObject},
     load_balancer::{
         ClusterSnapshot, Discovery, Effects, MemberReport, MemberState, NodeSet, PartKey, PartReport,
-        PartState, ServiceEvent, ServiceId, StepDescription,
+        PartState, ServiceEvent, ServiceId, ServiceParts, ServiceView, StepDescription,
     },
 };
 use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::{
-    Cause, DiscoveryTask, Job, Name, Next, ObjectWrite, Output, PartEntry, PartStatus, PartTask, State,
+    Cause, ControllerState, DiscoveryTask, Job, Name, Next, ObjectWrite, Output, PartEntry, PartStatus,
+    PartTask,
     entry::{Served, ServiceEntry, Written},
     name,
 };
@@ -38,7 +43,16 @@ pub(super) const BLOCKED: Duration = Duration::from_secs(600);
 /// How many steps of a plan the status page shows.
 const STEPS: usize = 10;
 
-impl State {
+/// A member of a part whose steps are about to be sent.
+struct AnnouncedMember {
+    name: Name,
+    /// A step is for this Service.
+    is_named: bool,
+    /// It is not served yet.
+    is_waiting: bool,
+}
+
+impl ControllerState {
     /// A discovery ended. If it failed, it is due again later.
     pub(in crate::controllers::service) fn discovery_ended(
         &mut self,
@@ -75,13 +89,22 @@ impl State {
     }
 
     fn discovered(&mut self, discovery: Discovery, snapshot: &ClusterSnapshot, at: Instant) -> Vec<Output> {
-        let mut due: HashMap<PartKey, Job> = HashMap::new();
+        let mut due: BTreeMap<PartKey, Job> = BTreeMap::new();
         let mut outputs = Vec::new();
-        for (view, parts) in snapshot.services.iter().zip(discovery.services) {
+        let concerned = self.concerned(&discovery.services);
+        let views = |index: &usize| snapshot.services.get(*index).zip(discovery.services.get(*index));
+        let concerned: Vec<_> = concerned.iter().filter_map(views).collect();
+        for &(view, parts) in &concerned {
             if let Some(entry) = self.entry(&parts.service) {
+                let before: Vec<_> = entry.parts().cloned().collect();
+                outputs.extend(entry.apply_former(view, parts.former.as_ref(), at));
                 outputs.extend(entry.apply_parts(view, parts, &mut due));
+                self.update_members(&parts.service, &before);
             }
         }
+        let order = ServiceParts::in_order(concerned.iter().map(|(_, parts)| parts.as_ref()));
+        drop(concerned);
+        self.discovered = discovery.services;
         let complete = self.all_included();
         let orphans = self.orphans.listed(discovery.orphans, complete, at);
         if !orphans.report.is_empty() {
@@ -90,40 +113,72 @@ impl State {
         for part in orphans.delete {
             due.entry(part).or_insert(Job::drift(at));
         }
-        self.index();
         if !std::mem::replace(&mut self.started, true) {
             // Every part is run now, and follows the nodes as they are then.
             self.nodes.forget_changes();
+            self.discovered_nodes = self.nodes.generation();
         }
         // In the order of the discovery: few of them are then run twice.
-        let parts = discovery.parts.iter();
-        let mut ordered: Vec<_> = parts.filter_map(|part| due.remove_entry(part)).collect();
+        let mut ordered: Vec<_> = order.iter().filter_map(|part| due.remove_entry(part)).collect();
         ordered.extend(due);
         outputs.extend(ordered.iter().map(|(part, job)| self.make_dirty(part, *job)));
         outputs
     }
 
-    /// Updates the members of each part.
-    fn index(&mut self) {
-        self.members.clear();
-        for (name, entry) in &self.services {
-            for part in entry.parts() {
-                let members = self.members.entry(part.clone()).or_default();
-                members.push(Arc::clone(name));
+    /// The positions of the Services that a discovery may change something for: those with other parts than before, and those that
+    /// wait for it.
+    fn concerned(&self, services: &[Arc<ServiceParts>]) -> BTreeSet<usize> {
+        let mut concerned = BTreeSet::new();
+        // Both are in the order of the ids, and nearly all are the same values.
+        let mut known = self.discovered.iter().peekable();
+        for (index, parts) in services.iter().enumerate() {
+            let is_same = |known: &Arc<ServiceParts>| Arc::ptr_eq(known, parts);
+            while known.next_if(|known| !is_same(known) && known.service < parts.service).is_some() {}
+            let is_unchanged = known.next_if(|known| known.service == parts.service).is_some_and(is_same);
+            if !is_unchanged || parts.former.is_some() {
+                concerned.insert(index);
             }
         }
-        self.forget_idle_parts();
-        for key in self.members.keys() {
-            self.parts.entry(key.clone()).or_default();
+        let waits = |entry: &&ServiceEntry| {
+            entry.dirty.is_some() || entry.requeued.is_some() || !(entry.is_ours() || entry.former.is_known)
+        };
+        for entry in self.services.values().filter(waits) {
+            let found = services.binary_search_by(|parts| parts.service.cmp(&entry.view.id));
+            concerned.extend(found.ok());
+        }
+        concerned
+    }
+
+    /// The Service had these parts before.
+    fn update_members(&mut self, id: &ServiceId, before: &[PartKey]) {
+        let name = name(id);
+        let now: Vec<_> =
+            self.services.get(&name).into_iter().flat_map(ServiceEntry::parts).cloned().collect();
+        for part in before.iter().filter(|part| !now.contains(part)) {
+            self.remove_member(part, &name);
+        }
+        for part in now {
+            self.parts.entry(part.clone()).or_default();
+            self.members.entry(part).or_default().insert(Arc::clone(&name));
         }
     }
 
-    /// Forgets parts without work and without members.
-    pub(super) fn forget_idle_parts(&mut self) {
-        let members = &mut self.members;
-        members.retain(|_, names| !names.is_empty());
-        self.parts
-            .retain(|key, part| part.job.is_some() || part.running || members.contains_key(key));
+    pub(super) fn remove_member(&mut self, part: &PartKey, name: &Name) {
+        if let Some(members) = self.members.get_mut(part) {
+            members.remove(name);
+            if members.is_empty() {
+                self.members.remove(part);
+            }
+        }
+        self.forget_if_idle(part);
+    }
+
+    /// Forgets a part without work and without members.
+    fn forget_if_idle(&mut self, part: &PartKey) {
+        let is_idle = |part: &PartEntry| part.job.is_none() && !part.running;
+        if !self.members.contains_key(part) && self.parts.get(part).is_some_and(is_idle) {
+            self.parts.remove(part);
+        }
     }
 
     /// A pass over `part` is about to apply these steps: the events that announce it.
@@ -143,31 +198,33 @@ impl State {
         }
         let is_named = |id: &ServiceId| steps.iter().any(|step| step.service.as_ref() == Some(id));
         let for_all = steps.iter().any(|step| step.service.is_none());
-        let members: Vec<(Name, bool, bool)> = self
+        let members: Vec<AnnouncedMember> = self
             .members_of(part)
-            .map(|(name, entry)| {
+            .map(|(name, entry)| AnnouncedMember {
+                name: Name::clone(name),
+                is_named: is_named(&entry.view.id),
                 // A Service that was served before is not the reason for a step for all.
-                let was_served = entry.is_served() || (entry.inherited && entry.served.is_none());
-                (Name::clone(name), is_named(&entry.view.id), !was_served)
+                is_waiting: !entry.is_served() && (!entry.inherited || entry.served.is_some()),
             })
             .collect();
-        let alone = members.len() == 1;
-        let none_waits = !members.iter().any(|(_, named, waits)| *named || *waits);
-        let concerned = members
-            .into_iter()
-            .filter(|(_, named, waits)| *named || (for_all && (*waits || (alone && none_waits))));
+        let is_alone = members.len() == 1;
+        let none_waits = !members.iter().any(|member| member.is_named || member.is_waiting);
+        let is_concerned = |member: &AnnouncedMember| {
+            member.is_named || (for_all && (member.is_waiting || (is_alone && none_waits)))
+        };
         let mut events = Vec::new();
-        for (name, ..) in concerned {
-            let Some(entry) = self.services.get_mut(&name) else {
+        for member in members.into_iter().filter(is_concerned) {
+            let Some(entry) = self.services.get_mut(&member.name) else {
                 continue;
             };
             let wants = entry.view.wants_load_balancer();
             let only_nodes = wants && cause == Cause::Nodes && entry.is_served();
             if !only_nodes && !std::mem::replace(&mut entry.reported.work, true) {
                 let id = &entry.view.id;
-                events.push(match wants {
-                    true => normal(id, "EnsuringLoadBalancer", "Ensuring load balancer"),
-                    false => normal(id, "DeletingLoadBalancer", "Deleting load balancer"),
+                events.push(if wants {
+                    normal(id, "EnsuringLoadBalancer", "Ensuring load balancer")
+                } else {
+                    normal(id, "DeletingLoadBalancer", "Deleting load balancer")
                 });
             }
         }
@@ -188,13 +245,14 @@ impl State {
         }
         let mut outputs = Vec::new();
         for member in &report.members {
-            self.member_ended(part, task, report, (member, at), &mut outputs);
+            outputs.extend(self.member_ended(part, task, report, member, at));
         }
         let (status, failure) = PartStatus::of(report);
         let backoff = |least| Next::Backoff { least };
         let next = match (&report.state, &failure) {
             (PartState::Parked { until, .. }, _) => Next::Until(*until),
             (_, None) => Next::Done,
+            _ if task.keeps_retry && status == PartStatus::Refused => Next::LastRetry,
             (_, Some(Failure::Blocked(_))) => backoff(Duration::ZERO),
             (_, Some(Failure::Error(error))) => match error.retry() {
                 Retry::Fixed(wait) => Next::Until(later(at, wait)),
@@ -223,21 +281,21 @@ impl State {
             task.job.add_to(&mut entry.job);
         }
         for other in &report.next {
-            self.make_dirty(other, task.job);
-            outputs.push(Output::Run(other.clone(), task.job.priority));
+            outputs.push(self.make_next_dirty(other, task.job));
         }
         if let Some((began, generation)) = self.following
-            && self.behind(generation).next().is_none()
+            && !self.has_lagging_part(generation)
         {
             self.following = None;
             outputs.push(Output::NodesFollowed(at.saturating_duration_since(began)));
         }
-        self.find_lost(part, at);
+        outputs.extend(self.after_pass(part, task, report, at));
         let has_job = || self.parts.get(part).is_some_and(|part| part.job.is_some());
         if is_renamed && next == Next::Done && has_job() {
             // Jobs that came meanwhile were queued under the old name.
             outputs.push(Output::Run(part.clone(), task.job.priority));
         }
+        self.forget_if_idle(part);
         (outputs, next)
     }
 
@@ -267,95 +325,124 @@ impl State {
         }
     }
 
+    /// Applies what a pass reports about one of its members: its events, then its annotations and status, then the end of the
+    /// work on it.
     fn member_ended(
         &mut self,
         part: &PartKey,
         task: &PartTask,
         report: &PartReport,
-        (member, at): (&MemberReport, Instant),
-        outputs: &mut Vec<Output>,
-    ) {
-        let (id, parts, nodes) = (&member.service, &self.parts, &task.snapshot.cluster.nodes);
+        member: &MemberReport,
+        at: Instant,
+    ) -> Vec<Output> {
+        let id = &member.service;
         let entry = self.services.get_mut(&name(id));
         let Some(entry) = entry.filter(|entry| entry.view.id == *id) else {
-            return;
+            return Vec::new();
         };
-        let was_served = entry.is_served();
-        // Probably, the process before this one reported the same. If it is still so after a while, it is reported again.
-        let is_served = matches!(member.state, MemberState::Served);
-        let known = is_served && entry.inherited && !entry.reported.has(part) && report.pass_steps == 0;
-        let new = entry.reported.pass_ended(part, id, report);
-        match known {
-            true => entry.reported.of(part).expect_repetition(),
-            false => outputs.extend(new),
-        }
-        let mut publish = |event| outputs.push(Output::Event(event));
-        let is_done = matches!(report.state, PartState::Done);
-        let is_first = entry.joins.first() == Some(part);
-        match &member.state {
-            MemberState::Served | MemberState::Left | MemberState::Frozen(_) if is_done => {
-                let no_nodes = nodes.keeps_members() && entry.view.wants_load_balancer() && is_first;
-                let reports = entry.reported.of(part);
-                reports.failure = None;
-                let is_new = !known && std::mem::replace(&mut reports.no_nodes, no_nodes) != no_nodes;
-                if no_nodes && is_new {
-                    let text = "There are no available nodes for LoadBalancer".to_owned();
-                    publish(ServiceEvent::warning(id, "UnAvailableLoadBalancer", text));
-                }
-                let updated = member.touched && was_served && task.job.cause == Cause::Nodes;
-                if updated && is_first && !entry.reported.work && entry.reported.blocked().is_none() {
-                    let text = "Updated load balancer with new hosts";
-                    publish(normal(id, "UpdatedLoadBalancer", text));
-                }
-            }
-            MemberState::Refused(error) if is_done => {
-                let failure = Failure::Error(error);
-                outputs.extend(entry.fail(&failure, part, task.job.cause, nodes));
-            }
-            _ => {}
-        }
+        let mut outputs = entry.report_member(part, task, report, member);
         if member.early != Effects::default() {
             // Even if it has changed since then: with another name it must not get another load balancer.
             entry.early = member.early.clone();
             outputs.push(Output::Object(name(id)));
         }
-        let services = &task.snapshot.services;
-        let found = services.binary_search_by(|view| view.id.cmp(id)).ok();
-        let view = found.and_then(|found| services.get(found));
-        let view = view.filter(|view| member.finished && view.asks_the_same(&entry.view));
-        if let Some(view) = view {
-            entry.served = Some(Served {
-                view: Arc::clone(view),
-                effects: member.effects.clone(),
-            });
-            let blocked = entry.reported.blocked();
-            (entry.again, entry.lost) = (blocked.map(|_| at + BLOCKED), 0);
-            outputs.push(Output::Object(name(id)));
-        } else if !is_served || !entry.is_served() {
-            return;
+        let finished = entry.finished_view(task, member);
+        if let Some(view) = &finished {
+            outputs.extend(entry.finish(view, &member.effects, at));
         }
+        let is_served = matches!(member.state, MemberState::Served);
+        if finished.is_none() && (!is_served || !entry.is_served()) {
+            return outputs;
+        }
+        let is_finished = finished.is_some();
+        outputs.extend(self.ensured_event(&name(id), part, report, is_finished));
+        outputs
+    }
+
+    /// The event that the load balancer of a Service is ensured, once no work on it is left.
+    fn ensured_event(
+        &mut self,
+        name: &Name,
+        part: &PartKey,
+        report: &PartReport,
+        is_finished: bool,
+    ) -> Option<Output> {
+        let entry = self.services.get_mut(name)?;
         // A repair does not change the view: the Service counts as served while its parts are at work. If two parts end together,
         // the report that finds everything served may come first.
         let is_busy = |part: &PartEntry| {
-            let is_due = view.is_none() && part.job.is_some();
+            let is_due = !is_finished && part.job.is_some();
             part.running || is_due || part.waits_for_quota || part.status == PartStatus::Parked
         };
         let others = entry.parts().filter(|other| *other != part);
-        let waits = others.filter_map(|other| parts.get(other)).any(is_busy);
+        let waits = others.filter_map(|other| self.parts.get(other)).any(is_busy);
+        let is_done = matches!(report.state, PartState::Done);
         let is_ensured = is_done && !waits && entry.reported.failure_kind().is_none();
         if is_ensured && entry.view.wants_load_balancer() && std::mem::take(&mut entry.reported.work) {
-            let event = normal(id, "EnsuredLoadBalancer", "Ensured load balancer");
-            outputs.push(Output::Event(event));
+            let event = normal(&entry.view.id, "EnsuredLoadBalancer", "Ensured load balancer");
+            return Some(Output::Event(event));
+        }
+        None
+    }
+
+    /// What follows from the end of a pass for members that are not served, or whose event waits, also if it did not report them.
+    fn after_pass(
+        &mut self,
+        part: &PartKey,
+        task: &PartTask,
+        report: &PartReport,
+        at: Instant,
+    ) -> Vec<Output> {
+        let waits = |(_, entry): &(&Name, &ServiceEntry)| !entry.is_served() || entry.reported.work;
+        let waiting = self.members_of(part).filter(waits);
+        let waiting: Vec<_> = waiting.map(|(name, _)| Name::clone(name)).collect();
+        let reported: HashSet<_> = report.members.iter().map(|member| &member.service).collect();
+        let mut outputs = Vec::new();
+        for name in &waiting {
+            let Some(entry) = self.services.get(name) else {
+                continue;
+            };
+            let is_reported = reported.contains(&entry.view.id);
+            if !is_reported && entry.is_served() {
+                outputs.extend(self.ensured_event(name, part, report, false));
+            } else if !is_reported && matches!(report.state, PartState::Done) {
+                self.find_moved(name, task);
+            }
+        }
+        self.find_lost(&waiting, at);
+        outputs
+    }
+
+    /// A pass did not find a Service that was a member of its part by the last discovery: the load balancer was deleted, by
+    /// another client or before the Service asked for it again. It has other parts now.
+    fn find_moved(&mut self, name: &Name, task: &PartTask) {
+        let Some(entry) = self.services.get_mut(name) else {
+            return;
+        };
+        let waits = entry.is_ours() && entry.included && entry.dirty.is_none();
+        let is_known = task.view(&entry.view.id).is_some_and(|view| view.asks_the_same(&entry.view));
+        // Only once until its parts change.
+        if waits && is_known && !std::mem::replace(&mut entry.moved, true) {
+            let job = Job::now(Cause::Service);
+            job.add_to(&mut entry.dirty);
+            job.add_to(&mut self.discovery);
         }
     }
 
     /// Finds Services that are not served although no work runs for them. The cloud has changed since their parts
     /// were discovered.
-    fn find_lost(&mut self, part: &PartKey, at: Instant) {
-        let lost = self.members_of(part).filter(|(_, entry)| self.is_lost(entry));
-        let lost: Vec<_> = lost.map(|(name, _)| Name::clone(name)).collect();
-        for name in lost {
-            if let Some(entry) = self.services.get_mut(&name) {
+    fn find_lost(&mut self, waiting: &[Name], at: Instant) {
+        for name in waiting {
+            let Some(entry) = self.services.get(name).filter(|entry| self.is_lost(entry)) else {
+                continue;
+            };
+            let parts: Vec<_> = entry.parts().cloned().collect();
+            for part in &parts {
+                if let Some(part) = self.parts.get_mut(part) {
+                    part.report_all = true;
+                }
+            }
+            if let Some(entry) = self.services.get_mut(name) {
                 entry.lost = entry.lost.saturating_add(1);
                 let due = at + LOST.delay(entry.lost);
                 entry.again = Some(entry.again.map_or(due, |again| again.min(due)));
@@ -383,16 +470,17 @@ impl State {
             let Some(entry) = self.services.get_mut(&name) else {
                 continue;
             };
-            for key in entry.joins.iter_mut().chain(&mut entry.leaves) {
-                if key == old {
-                    key.clone_from(new);
+            for parts in [&mut entry.joins, &mut entry.leaves] {
+                if parts.contains(new) {
+                    // A listing showed the new name first.
+                    parts.retain(|part| part != old);
+                }
+                for part in parts.iter_mut().filter(|part| *part == old) {
+                    part.clone_from(new);
                 }
             }
             entry.reported.rename(old, new);
-            let known = self.members.entry(new.clone()).or_default();
-            if !known.contains(&name) {
-                known.push(name);
-            }
+            self.members.entry(new.clone()).or_default().insert(name);
         }
     }
 
@@ -430,5 +518,84 @@ impl State {
         }
         (removed && write.had_load_balancer)
             .then(|| normal(id, "DeletedLoadBalancer", "Deleted load balancer"))
+    }
+}
+
+impl ServiceEntry {
+    /// The events about what a pass found for it in this part.
+    fn report_member(
+        &mut self,
+        part: &PartKey,
+        task: &PartTask,
+        report: &PartReport,
+        member: &MemberReport,
+    ) -> Vec<Output> {
+        let (id, nodes) = (&member.service, &task.snapshot.cluster.nodes);
+        // Probably, the process before this one reported the same. If it is still so after a while, it is reported again.
+        let is_served = matches!(member.state, MemberState::Served);
+        let is_known = is_served && self.inherited && !self.reported.has(part) && report.pass_steps == 0;
+        let mut outputs = Vec::new();
+        let new = self.reported.pass_ended(part, id, report);
+        if is_known {
+            self.reported.of(part).expect_repetition();
+        } else {
+            outputs.extend(new);
+        }
+        if !matches!(report.state, PartState::Done) {
+            return outputs;
+        }
+        match &member.state {
+            MemberState::Served | MemberState::Left | MemberState::Frozen(_) => {
+                let is_first = self.joins.first() == Some(part);
+                let no_nodes = nodes.keeps_members() && self.view.wants_load_balancer() && is_first;
+                let reports = self.reported.of(part);
+                reports.failure = None;
+                let is_new = !is_known && std::mem::replace(&mut reports.no_nodes, no_nodes) != no_nodes;
+                if no_nodes && is_new {
+                    let text = "There are no available nodes for LoadBalancer";
+                    outputs.push(Output::Event(ServiceEvent::warning(id, "UnAvailableLoadBalancer", text)));
+                }
+                let is_updated = member.touched && self.is_served() && task.job.cause == Cause::Nodes;
+                if is_updated && is_first && !self.reported.work && self.reported.blocked().is_none() {
+                    let text = "Updated load balancer with new hosts";
+                    outputs.push(Output::Event(normal(id, "UpdatedLoadBalancer", text)));
+                }
+            }
+            MemberState::Refused(error) => {
+                let failure = Failure::Error(error);
+                outputs.extend(self.fail(&failure, part, task.job.cause, nodes));
+            }
+            MemberState::Pending => {}
+        }
+        outputs
+    }
+
+    /// The view with which a pass found it finished, unless it has changed since then.
+    fn finished_view(&self, task: &PartTask, member: &MemberReport) -> Option<Arc<ServiceView>> {
+        if !member.finished {
+            return None;
+        }
+        let view = task.view(&member.service)?;
+        view.asks_the_same(&self.view).then(|| Arc::clone(view))
+    }
+
+    /// It is served in all of its parts. Returns the output if its object may differ now.
+    fn finish(&mut self, view: &Arc<ServiceView>, effects: &Effects, at: Instant) -> Option<Output> {
+        let blocked = self.reported.blocked();
+        self.again = blocked.map(|_| at + BLOCKED);
+        self.lost = 0;
+        // A pass over a part that many Services share changes the objects of few of them.
+        let is_known = self
+            .served
+            .as_ref()
+            .is_some_and(|served| served.effects == *effects && served.view.asks_the_same(view));
+        if is_known {
+            return None;
+        }
+        self.served = Some(Served {
+            view: Arc::clone(view),
+            effects: effects.clone(),
+        });
+        Some(Output::Object(name(&view.id)))
     }
 }

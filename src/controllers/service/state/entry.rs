@@ -1,21 +1,22 @@
 //! The state of a Service, and the consequences of a discovery or a failure for it.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashSet},
     sync::Arc,
 };
 
 use ccm_core::load_balancer::{
-    Claim, Effects, NodeSet, PartKey, ProviderFinalizers, ServiceParts, ServiceView,
+    Claim, Effects, FormerLoadBalancer, NodeSet, PartKey, ProviderFinalizers, ServiceParts, ServiceView,
 };
 use tokio::time::Instant;
 
 use super::{
     super::{
         events::{Failure, Reported},
+        former::{self, FormerCheck},
         object::ServiceAction,
     },
-    Cause, Job, Output, name,
+    Cause, Job, Output, ServiceInput, name,
 };
 
 /// The state of a Service.
@@ -28,10 +29,14 @@ pub(super) struct ServiceEntry {
     /// Its parts, by the last discovery.
     pub(super) joins: Vec<PartKey>,
     pub(super) leaves: Vec<PartKey>,
+    /// Whether it follows changed labels of nodes, by the last discovery.
+    pub(super) selects_by_labels: bool,
     /// Its parts must be discovered and run.
     pub(super) dirty: Option<Job>,
     /// The job that its known parts were run with because discovery failed.
     pub(super) requeued: Option<Job>,
+    /// A pass over one of its parts did not find it there: its parts were discovered again.
+    pub(super) moved: bool,
     /// Whether passes know of it. A new one has to wait for its finalizers.
     pub(super) included: bool,
     /// How it was served the last time.
@@ -48,6 +53,8 @@ pub(super) struct ServiceEntry {
     pub(super) again: Option<Instant>,
     /// How many times in a row that was so.
     pub(super) lost: u32,
+    /// The load balancer that it had before another controller became responsible for it.
+    pub(super) former: FormerCheck,
 }
 
 /// A Service that was served.
@@ -74,19 +81,17 @@ pub(super) struct Written {
 
 impl ServiceEntry {
     /// A Service that is observed for the first time. `inherited`: another process served it.
-    pub(super) fn new(
-        (view, claim, finalizers): (Arc<ServiceView>, Claim, ProviderFinalizers),
-        dirty: Option<Job>,
-        inherited: bool,
-    ) -> Self {
+    pub(super) fn new(input: ServiceInput, dirty: Option<Job>, inherited: bool) -> Self {
         Self {
-            view,
-            claim,
-            finalizers,
+            view: input.view,
+            claim: input.claim,
+            finalizers: input.finalizers,
             joins: Vec::new(),
             leaves: Vec::new(),
+            selects_by_labels: false,
             dirty,
             requeued: None,
+            moved: false,
             included: false,
             served: None,
             early: Effects::default(),
@@ -95,12 +100,15 @@ impl ServiceEntry {
             written: None,
             again: None,
             lost: 0,
+            former: FormerCheck::default(),
         }
     }
 
     /// Whether its load balancer is as desired.
     pub(super) fn is_served(&self) -> bool {
-        self.served.as_ref().is_some_and(|served| served.view.asks_the_same(&self.view))
+        let is_same =
+            |served: &Served| Arc::ptr_eq(&served.view, &self.view) || served.view.asks_the_same(&self.view);
+        self.served.as_ref().is_some_and(is_same)
     }
 
     pub(super) fn parts(&self) -> impl Iterator<Item = &PartKey> {
@@ -147,15 +155,59 @@ impl ServiceEntry {
         is_new.then_some(Output::Event(event))
     }
 
+    /// Applies what a discovery found of its former load balancer.
+    pub(super) fn apply_former(
+        &mut self,
+        view: &ServiceView,
+        former: Option<&FormerLoadBalancer>,
+        at: Instant,
+    ) -> Vec<Output> {
+        // If it has changed meanwhile, the next discovery finds it.
+        if self.is_ours() || !self.view.asks_the_same(view) {
+            return Vec::new();
+        }
+        let mut outputs = Vec::new();
+        if !std::mem::replace(&mut self.former.is_known, true) {
+            // The object waited for the discovery.
+            outputs.push(Output::Object(name(&view.id)));
+        }
+        let Some(former) = former else { return outputs };
+        if former::is_due(view, former) {
+            outputs.push(Output::CleanUp(name(&view.id)));
+            return outputs;
+        }
+        if *former == FormerLoadBalancer::Missing && !view.wants_load_balancer() {
+            // The other controller may be about to remove the finalizer.
+            let since = *self.former.missing_since.get_or_insert(at);
+            let due = since + former::REPORT_AFTER;
+            if at < due {
+                self.again = Some(due);
+                return outputs;
+            }
+        }
+        let event = former::event(view, self.claim, former);
+        outputs.extend(self.former.report(event).map(Output::Event));
+        outputs
+    }
+
     /// Applies the parts that were discovered. Returns the output if no part has work.
     pub(super) fn apply_parts(
         &mut self,
         view: &Arc<ServiceView>,
-        parts: ServiceParts,
-        due: &mut HashMap<PartKey, Job>,
+        parts: &ServiceParts,
+        due: &mut BTreeMap<PartKey, Job>,
     ) -> Option<Output> {
+        let is_unchanged = self.joins == parts.joins
+            && self.leaves == parts.leaves
+            && self.selects_by_labels == parts.selects_by_labels;
+        if is_unchanged && self.dirty.is_none() && self.requeued.is_none() && self.parts().next().is_some() {
+            return None;
+        }
+        self.moved &= is_unchanged;
         let known: HashSet<_> = self.parts().cloned().collect();
-        (self.joins, self.leaves) = (parts.joins, parts.leaves);
+        self.joins.clone_from(&parts.joins);
+        self.leaves.clone_from(&parts.leaves);
+        self.selects_by_labels = parts.selects_by_labels;
         let (joins, leaves) = (&self.joins, &self.leaves);
         self.reported.retain(|part| joins.contains(part) || leaves.contains(part));
         // If it has changed meanwhile, the next discovery handles the change.
@@ -176,10 +228,13 @@ impl ServiceEntry {
             return None;
         }
         // It has no parts and needs none. If it wants a load balancer, another controller writes its status.
-        let last = self.served.take().filter(|_| !view.wants_load_balancer());
+        let effects = match self.served.take() {
+            Some(last) if !view.wants_load_balancer() => last.effects,
+            _ => Effects::default(),
+        };
         self.served = Some(Served {
             view: Arc::clone(view),
-            effects: last.map(|last| last.effects).unwrap_or_default(),
+            effects,
         });
         Some(Output::Object(name(&parts.service)))
     }

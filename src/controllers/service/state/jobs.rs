@@ -113,6 +113,8 @@ pub(in crate::controllers::service) enum Next {
     Until(Instant),
     /// With growing waits, none of them shorter than the one that the cloud asks for.
     Backoff { least: Duration },
+    /// When it was due before this pass, which changed nothing about its failure.
+    LastRetry,
 }
 
 /// How the last pass over a part ended.
@@ -160,6 +162,11 @@ impl PartStatus {
         !matches!(self, Self::New | Self::Done | Self::Parked)
     }
 
+    /// Whether the part as a whole fails: it waits for its next try also if nodes or other parts change.
+    pub(in crate::controllers::service) fn fails(self) -> bool {
+        self.is_trouble() && self != Self::Refused
+    }
+
     /// How the pass ended, and the reason if it has to be tried again.
     pub(in crate::controllers::service) fn of(report: &PartReport) -> (Self, Option<Failure<'_>>) {
         let refused = report.members.iter().find_map(|member| match &member.state {
@@ -173,9 +180,10 @@ impl PartStatus {
             PartState::Blocked(why) => (Self::Blocked, Some(Failure::Blocked(why))),
             PartState::Failed(error) => {
                 let is_served = |member: &MemberReport| matches!(member.state, MemberState::Served);
-                let status = match report.members.iter().any(is_served) {
-                    true => Self::Degraded,
-                    false => Self::Failed,
+                let status = if report.members.iter().any(is_served) {
+                    Self::Degraded
+                } else {
+                    Self::Failed
                 };
                 (status, Some(Failure::Error(error)))
             }

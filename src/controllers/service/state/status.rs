@@ -3,14 +3,14 @@
 use ccm_core::load_balancer::{OrphanPart, PartKey};
 use tokio::time::Instant;
 
-use super::{Name, PartStatus, ServiceEntry, State};
+use super::{ControllerState, Name, PartStatus, ServiceEntry};
 use crate::{
     controllers::service::{metrics::ServiceMetrics, orphans},
     metrics::{set_all, tally},
     server::status::{OrphanRow, PartRow, ServiceRow},
 };
 
-impl State {
+impl ControllerState {
     /// Shows the state in metrics. `queue`: how many parts are ready, and how many wait.
     pub(in crate::controllers::service) fn show(&self, metrics: &ServiceMetrics, queue: (usize, usize)) {
         let states = self.services.values().map(ServiceEntry::shown_state);
@@ -26,10 +26,7 @@ impl State {
         set_all(&metrics.parts, "state", parts);
         let queue = [("ready", queue.0), ("waiting", queue.1)];
         set_all(&metrics.queue, "state", queue);
-        let orphans = self.orphans.all().map(|(orphan, _)| match orphan.deletable {
-            true => "true",
-            false => "false",
-        });
+        let orphans = self.orphans.all().map(|(orphan, _)| if orphan.deletable { "true" } else { "false" });
         set_all(&metrics.orphans, "deletable", tally(["true", "false"], orphans));
     }
 
@@ -46,10 +43,11 @@ impl State {
             let part = self.parts.get(key);
             PartRow {
                 name: key.to_string(),
-                state: part.map_or("new", |part| match part.running {
-                    true => "running",
-                    false => part.status.as_str(),
-                }),
+                state: match part {
+                    None => "new",
+                    Some(part) if part.running => "running",
+                    Some(part) => part.status.as_str(),
+                },
                 last_plan: part.and_then(|part| part.plan.clone()),
             }
         };

@@ -1,12 +1,16 @@
 #![allow(clippy::unwrap_used)]
 
 mod ended;
+mod growth;
+mod histories;
+mod labels;
+mod upgrade;
 
 use ccm_core::{
     Error, ErrorKind, Freshness, Retry,
     load_balancer::{
-        Blocked, Discovery, Effect, Effects, Ingress, MemberReport, MemberState, PartReport, PartState,
-        Policy, ServiceParts, ServicePort, ServiceType, StepDescription,
+        Blocked, Discovery, Effect, Effects, FormerLoadBalancer, Ingress, MemberReport, MemberState,
+        PartReport, PartState, Policy, ServiceParts, ServicePort, ServiceType, StepDescription,
     },
 };
 use serde_json::json;
@@ -18,6 +22,8 @@ use super::{
 };
 
 const SHARED: &str = "hosts";
+/// A Service with this annotation selects nodes by their labels.
+const SELECTS: &str = "test/selects";
 
 fn view(name: &str, change: impl FnOnce(&mut ServiceView)) -> Arc<ServiceView> {
     let mut view = ServiceView {
@@ -40,7 +46,7 @@ fn node(name: &str) -> NodeObject {
 
 /// The state and a clock.
 struct Fixture {
-    state: State,
+    state: ControllerState,
     now: Instant,
     /// The provider's own finalizers for every Service.
     finalizers: ProviderFinalizers,
@@ -49,7 +55,7 @@ struct Fixture {
 impl Fixture {
     fn new() -> Self {
         Self {
-            state: State::new(
+            state: ControllerState::new(
                 "test".into(),
                 OwnershipTag::Unknown,
                 OrphanConfig {
@@ -72,18 +78,32 @@ impl Fixture {
 
     fn change_of(&mut self, view: &Arc<ServiceView>, claim: Claim) -> Vec<Output> {
         let name = name(&view.id);
-        let now = Some((Arc::clone(view), claim, self.finalizers));
-        self.state.changed(Change::Service(name, now), self.now)
+        let now = Some(ServiceInput {
+            view: Arc::clone(view),
+            claim,
+            finalizers: self.finalizers,
+        });
+        self.state.changed(ClusterChange::Service(name, now), self.now)
     }
 
     fn delete(&mut self, service: &str) {
         let name = format!("ns/{service}").into();
-        self.state.changed(Change::Service(name, None), self.now);
+        self.state.changed(ClusterChange::Service(name, None), self.now);
     }
 
     fn node(&mut self, name: &str) {
         let node = Some(Arc::new(node(name)));
-        self.state.changed(Change::Node(name.to_owned(), node), self.now);
+        self.state.changed(ClusterChange::Node(name.to_owned(), node), self.now);
+    }
+
+    /// A node has this value of a label now.
+    fn label(&mut self, name: &str, value: &str) {
+        let node = json!({
+            "metadata": {"name": name, "labels": {"disk": value}},
+            "spec": {"providerID": format!("fake://{name}")},
+        });
+        let node = Some(Arc::new(serde_json::from_value(node).unwrap()));
+        self.state.changed(ClusterChange::Node(name.to_owned(), node), self.now);
     }
 
     /// A discovery, whether one is due or not.
@@ -107,12 +127,14 @@ impl Fixture {
             .map(|view| {
                 let parts = vec![PartKey::new(format!("lb/{}", view.id.name)), PartKey::new(SHARED)];
                 let wants = view.wants_load_balancer();
-                ServiceParts {
+                Arc::new(ServiceParts {
                     service: view.id.clone(),
                     claim: Claim::Ours,
                     joins: if wants { parts.clone() } else { Vec::new() },
                     leaves: if wants { Vec::new() } else { parts },
-                }
+                    selects_by_labels: view.annotations.contains_key(SELECTS),
+                    former: None,
+                })
             })
             .collect();
         let discover = Discovery {
@@ -299,9 +321,11 @@ fn a_service_without_parts_is_finished() {
             claim: Claim::Ours,
             joins: Vec::new(),
             leaves: Vec::new(),
+            selects_by_labels: false,
+            former: None,
         });
         let discover = Discovery {
-            services: services.collect(),
+            services: services.map(Arc::new).collect(),
             ..Discovery::default()
         };
         fixture.state.discovery_ended(&task, Ok(discover), fixture.now)
@@ -378,15 +402,102 @@ fn only_what_a_service_asks_for_makes_its_parts_dirty() {
 #[test]
 fn a_service_of_another_controller_causes_no_discovery() {
     let mut fixture = Fixture::new();
-    let changed = view("a", |view| view.ports[0].port = 2);
-    for view in [view("a", |_| {}), Arc::clone(&changed)] {
+    let changed = view("a", |view| {
+        view.finalizers.clear();
+        view.ports[0].port = 2;
+    });
+    let first = view("a", |view| view.finalizers.clear());
+    for view in [first, Arc::clone(&changed)] {
         fixture.change_of(&view, Claim::NotOurs);
         assert!(fixture.state.discovery.is_none());
     }
+    let changed = view("a", |view| view.ports[0].port = 2);
     for claim in [Claim::Ours, Claim::Elsewhere] {
         fixture.change_of(&changed, claim);
         assert!(fixture.state.discovery.take().is_some(), "{claim:?}");
     }
+}
+
+/// A discovery that finds this former load balancer of every Service. Returns the outputs as texts.
+fn discover_former(fixture: &mut Fixture, former: &FormerLoadBalancer) -> Vec<String> {
+    let task = fixture.task();
+    let services = task.snapshot.services.iter().map(|view| ServiceParts {
+        service: view.id.clone(),
+        claim: Claim::NotOurs,
+        joins: Vec::new(),
+        leaves: Vec::new(),
+        selects_by_labels: false,
+        former: Some(former.clone()),
+    });
+    let discovery = Discovery {
+        services: services.map(Arc::new).collect(),
+        ..Discovery::default()
+    };
+    let outputs = fixture.state.discovery_ended(&task, Ok(discovery), fixture.now);
+    let texts = outputs.iter().map(|output| match output {
+        Output::Object(_) => "object".to_owned(),
+        Output::CleanUp(_) => "clean up".to_owned(),
+        Output::Event(event) => event.reason.to_owned(),
+        other => format!("{other:?}"),
+    });
+    texts.collect()
+}
+
+#[test]
+fn the_former_load_balancer_of_a_service_of_another_controller_is_discovered() {
+    let ours = FormerLoadBalancer::Ours("load balancer a".to_owned());
+    let unproven = FormerLoadBalancer::Unproven {
+        what: "load balancer a".to_owned(),
+        why: "it has no ownership tag of this cluster".to_owned(),
+    };
+    let exists = view("a", |view| view.class = Some("other".into()));
+    let deleting = view("a", |view| {
+        view.class = Some("other".into());
+        view.deleting = true;
+    });
+    let mut fixture = Fixture::new();
+    fixture.change_of(&exists, Claim::NotOurs);
+    let ask = fixture.state.discovery.unwrap().ask();
+    assert_eq!(ask.freshness, Freshness::AtMost(REMEMBERED));
+    // While the Service exists, only one that is certainly left is reported, once.
+    assert_eq!(discover_former(&mut fixture, &unproven), ["object"]);
+    assert_eq!(discover_former(&mut fixture, &ours), ["FormerLoadBalancerExists"]);
+    assert_eq!(discover_former(&mut fixture, &ours), [""; 0]);
+    assert!(fixture.state.is_former_known(&exists));
+    // A change of the status changes nothing.
+    let address = view("a", |view| {
+        view.class = Some("other".into());
+        view.ingress = vec![Ingress::name("other")];
+    });
+    fixture.change_of(&address, Claim::NotOurs);
+    assert!(fixture.state.discovery.is_none());
+    // A discovery that began before the deletion decides nothing.
+    let old = fixture.task();
+    fixture.change_of(&deleting, Claim::NotOurs);
+    assert!(!fixture.state.is_former_known(&deleting));
+    fixture.state.discovery_ended(&old, Ok(Discovery::default()), fixture.now);
+    assert_eq!(discover_former(&mut fixture, &unproven), ["object", "LoadBalancerNotDeleted"]);
+    assert_eq!(discover_former(&mut fixture, &unproven), [""; 0]);
+    assert_eq!(discover_former(&mut fixture, &ours), ["clean up"]);
+}
+
+#[test]
+fn a_finalizer_that_another_controller_does_not_remove_is_reported_after_a_minute() {
+    let mut fixture = Fixture::new();
+    let deleting = view("a", |view| {
+        view.class = Some("other".into());
+        view.deleting = true;
+    });
+    fixture.change_of(&deleting, Claim::NotOurs);
+    let missing = FormerLoadBalancer::Missing;
+    assert_eq!(discover_former(&mut fixture, &missing), ["object"]);
+    let due = fixture.now + Duration::from_secs(60);
+    assert_eq!(fixture.state.due(false), Some(due));
+    fixture.tick(60);
+    assert_eq!(discover_former(&mut fixture, &missing), ["FinalizerNotRemoved"]);
+    assert_eq!(fixture.state.due(false), None);
+    fixture.tick(600);
+    assert_eq!(discover_former(&mut fixture, &missing), [""; 0]);
 }
 
 #[test]
@@ -492,7 +603,7 @@ fn drift_is_looked_for_in_the_background_and_does_not_end_a_wait() {
     let mut fixture = Fixture::new();
     fixture.served("a");
     fixture.tick(100);
-    fixture.state.changed(Change::Drift, fixture.now);
+    fixture.state.changed(ClusterChange::Drift, fixture.now);
     assert_eq!(fixture.discover(), [SHARED, "lb/a"]);
     let ask = fixture.take("lb/a").unwrap().job.ask();
     assert_eq!((ask.freshness, ask.priority), (Freshness::After(fixture.now), Priority::Background));
@@ -502,7 +613,7 @@ fn drift_is_looked_for_in_the_background_and_does_not_end_a_wait() {
 fn changed_nodes_do_not_wait_for_a_comparison_for_which_there_is_no_quota() {
     let mut fixture = Fixture::new();
     fixture.served("a");
-    fixture.state.changed(Change::Drift, fixture.now);
+    fixture.state.changed(ClusterChange::Drift, fixture.now);
     fixture.discover();
     let fail = |fixture: &mut Fixture, task: &PartTask| {
         let error = Error::new(ErrorKind::RateLimited, "few remain");
@@ -526,7 +637,7 @@ fn changed_nodes_do_not_wait_for_a_comparison_for_which_there_is_no_quota() {
     fixture.node("n2");
     fixture.tick(2);
     assert!(!at_once(&mut fixture));
-    // A load balancer that serves, and whose failure the cloud reports, follows at once.
+    // A load balancer that serves, and whose failure the cloud reports, waits as well.
     let task = fixture.take("lb/a").unwrap();
     let error = Error::new(ErrorKind::Unavailable, "impaired");
     let degraded = PartReport {
@@ -536,14 +647,242 @@ fn changed_nodes_do_not_wait_for_a_comparison_for_which_there_is_no_quota() {
     assert_eq!(reasons(&fixture.conclude(&task, &degraded).0).len(), 1);
     fixture.node("n3");
     fixture.tick(2);
-    assert!(at_once(&mut fixture));
+    assert!(!at_once(&mut fixture));
+}
+
+/// A report that fails, with or without a member that is served.
+fn failed(part: &str, members: &[&str]) -> PartReport {
+    let error = Error::new(ErrorKind::Unavailable, "it is in the state ERROR");
+    PartReport {
+        state: PartState::Failed(error),
+        pass_steps: 0,
+        ..done(part, members)
+    }
+}
+
+/// A report in which one member is refused.
+fn refused(part: &str, member: &str) -> PartReport {
+    let mut report = done(part, &[member]);
+    let error = Error::new(ErrorKind::InvalidSpec, "no such subnet");
+    report.members[0].state = MemberState::Refused(error);
+    report.members[0].finished = false;
+    report
+}
+
+#[test]
+fn parts_in_trouble_keep_their_wait_when_nodes_change() {
+    let mut fixture = Fixture::new();
+    fixture.served("a");
+    fixture.served("b");
+    let task = fixture.take("lb/a");
+    assert!(task.is_none());
+    fixture.node("n0");
+    fixture.tick(2);
+    fixture.follow();
+    for (part, member) in [("lb/b", "b"), (SHARED, "a")] {
+        let task = fixture.take(part).unwrap();
+        fixture.conclude(&task, &done(part, &[member]));
+    }
+    let task = fixture.take("lb/a").unwrap();
+    let (_, next) = fixture.conclude(&task, &failed("lb/a", &["a"]));
+    assert!(matches!(next, Next::Backoff { .. }), "{next:?}");
+    assert_eq!(fixture.state.parts[&PartKey::new("lb/a")].status, PartStatus::Degraded);
+
+    for change in 1..=20 {
+        fixture.node(&format!("n{change}"));
+        fixture.tick(3);
+        let outputs = fixture.state.take_due(fixture.now);
+        let ended: Vec<_> = outputs
+            .iter()
+            .filter_map(|output| match output {
+                Output::Run(part, _) => Some(part.to_string()),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(ended, [""; 0], "change {change}");
+    }
+    // Its own retry reads the cloud, and follows the newest nodes.
+    let task = fixture.take("lb/a").unwrap();
+    assert!(matches!(task.job.ask().freshness, Freshness::After(at) if at >= fixture.now - BURST));
+    assert_eq!(task.snapshot.cluster.nodes.eligible().count(), 21);
+}
+
+#[test]
+fn a_part_with_a_refused_member_follows_nodes_with_remembered_answers_and_keeps_its_retry() {
+    let mut fixture = Fixture::new();
+    fixture.served("a");
+    fixture.node("n0");
+    fixture.tick(2);
+    fixture.follow();
+    let task = fixture.take("lb/a").unwrap();
+    let (_, next) = fixture.conclude(&task, &refused("lb/a", "a"));
+    assert!(matches!(next, Next::Backoff { .. }), "{next:?}");
+    for change in 1..=20 {
+        fixture.node(&format!("n{change}"));
+        fixture.tick(3);
+        let outputs = fixture.state.take_due(fixture.now);
+        let is_run = |output: &Output| matches!(output, Output::Run(part, _) if part.as_str() == "lb/a");
+        assert!(outputs.iter().any(is_run), "{outputs:?}");
+        let task = fixture.take("lb/a").unwrap();
+        assert_eq!(task.job.ask().freshness, Freshness::AtMost(REMEMBERED), "change {change}");
+        let (_, next) = fixture.conclude(&task, &refused("lb/a", "a"));
+        assert_eq!(next, Next::LastRetry);
+    }
+    // Its own retry.
+    let task = fixture.take("lb/a").unwrap();
+    assert!(matches!(task.job.ask().freshness, Freshness::After(_)));
+    let (_, next) = fixture.conclude(&task, &refused("lb/a", "a"));
+    assert!(matches!(next, Next::Backoff { .. }), "{next:?}");
+}
+
+#[test]
+fn a_part_that_fails_keeps_its_wait_when_an_earlier_part_has_changed() {
+    let mut fixture = Fixture::new();
+    let services: Vec<_> = (0..10).map(|number| format!("s{number}")).collect();
+    for service in &services {
+        fixture.change(&view(service, |_| {}));
+    }
+    fixture.discover();
+    let task = fixture.take(SHARED).unwrap();
+    fixture.conclude(&task, &failed(SHARED, &[]));
+    let mut ended = 0;
+    for service in &services {
+        let part = format!("lb/{service}");
+        let task = fixture.take(&part).unwrap();
+        let report = PartReport {
+            next: vec![PartKey::new(SHARED)],
+            ..done(&part, &[service])
+        };
+        let (outputs, _) = fixture.conclude(&task, &report);
+        let is_run = |output: &&Output| matches!(output, Output::Run(part, _) if part.as_str() == SHARED);
+        ended += outputs.iter().filter(is_run).count();
+    }
+    assert_eq!(ended, 0);
+    // A user's change does not wait.
+    fixture.change(&view("s1", |view| view.ports[0].port = 2));
+    assert_eq!(fixture.discover(), [SHARED, "lb/s1"]);
+    assert_eq!(fixture.state.parts[&PartKey::new(SHARED)].ended_wait, Some(Cause::Service));
+}
+
+#[test]
+fn the_latency_of_nodes_does_not_wait_for_parts_that_fail() {
+    let mut fixture = Fixture::new();
+    fixture.served("a");
+    fixture.served("b");
+    fixture.change(&view("a", |view| view.ports[0].port = 2));
+    fixture.discover();
+    let task = fixture.take("lb/a").unwrap();
+    fixture.conclude(&task, &failed("lb/a", &["a"]));
+    fixture.run(SHARED, &["a", "b"]);
+
+    let followed = |outputs: &[Output]| {
+        let mut all = outputs.iter().filter_map(|output| match output {
+            Output::NodesFollowed(took) => Some(*took),
+            _ => None,
+        });
+        all.next()
+    };
+    fixture.node("n1");
+    fixture.tick(2);
+    assert_eq!(fixture.follow(), [SHARED, "lb/a", "lb/b"]);
+    fixture.tick(1);
+    assert_eq!(followed(&fixture.run("lb/b", &["b"])), None);
+    // One that begins to fail does not keep it, either.
+    let task = fixture.take(SHARED).unwrap();
+    let (outputs, _) = fixture.conclude(&task, &failed(SHARED, &[]));
+    assert_eq!(followed(&outputs), Some(Duration::from_secs(1)));
+}
+
+#[test]
+fn a_change_of_status_or_finalizers_makes_no_snapshot() {
+    let mut fixture = Fixture::new();
+    fixture.served("a");
+    fixture.served("b");
+    let before = fixture.state.snapshot();
+    let address = |view: &mut ServiceView| {
+        view.ingress = vec![Ingress {
+            ip: Some("192.0.2.1".into()),
+            ..Ingress::default()
+        }];
+    };
+    fixture.change(&view("a", address));
+    fixture.change(&view("b", |view| {
+        view.finalizers.push("example.com/other".into());
+    }));
+    assert!(Arc::ptr_eq(&before, &fixture.state.snapshot()));
+    // A Service that waits for its finalizer is in no snapshot.
+    fixture.change(&view("new", |view| view.finalizers.clear()));
+    assert!(Arc::ptr_eq(&before, &fixture.state.snapshot()));
+
+    // A part that fails may depend on the address.
+    fixture.state.changed(ClusterChange::Drift, fixture.now);
+    fixture.discover();
+    let knows_address = |snapshot: &ClusterSnapshot| {
+        let services = snapshot.services.iter();
+        let mut a = services.filter(|view| &*view.id.name == "a");
+        a.any(|view| !view.ingress.is_empty())
+    };
+    let task = fixture.take("lb/a").unwrap();
+    assert!(knows_address(&task.snapshot), "after a while, all are known");
+    fixture.conclude(&task, &failed("lb/a", &["a"]));
+    fixture.change(&view("a", |view| {
+        address(view);
+        view.ingress[0].ip = Some("192.0.2.2".into());
+    }));
+    let retry = fixture.take("lb/a").unwrap();
+    assert!(!Arc::ptr_eq(&task.snapshot, &retry.snapshot));
+
+    for change in [
+        view("a", |view| view.ports[0].port = 2),
+        view("new", |_| {}),
+        // It wants none any more, and its finalizers decide what it leaves.
+        view("b", |view| view.service_type = ServiceType::ClusterIp),
+        view("b", |view| {
+            view.service_type = ServiceType::ClusterIp;
+            view.finalizers.clear();
+        }),
+    ] {
+        let before = fixture.state.snapshot();
+        fixture.change(&change);
+        let after = fixture.state.snapshot();
+        assert!(!Arc::ptr_eq(&before, &after), "{change:?}");
+    }
+}
+
+#[test]
+fn a_pass_over_a_shared_part_leads_only_to_objects_that_differ() {
+    let mut fixture = Fixture::new();
+    for service in ["a", "b", "c"] {
+        fixture.served(service);
+    }
+    let objects = |outputs: &[Output]| {
+        let names = outputs.iter().filter_map(|output| match output {
+            Output::Object(name) => Some(name.to_string()),
+            _ => None,
+        });
+        names.collect::<Vec<_>>()
+    };
+    fixture.node("n1");
+    fixture.tick(2);
+    fixture.follow();
+    let outputs = fixture.run(SHARED, &["a", "b", "c"]);
+    assert_eq!(objects(&outputs), [""; 0]);
+
+    fixture.node("n2");
+    fixture.tick(2);
+    fixture.follow();
+    let task = fixture.take(SHARED).unwrap();
+    let mut report = done(SHARED, &["a", "b", "c"]);
+    report.members[1].effects.ingress = Some(Vec::new());
+    let (outputs, _) = fixture.conclude(&task, &report);
+    assert_eq!(objects(&outputs), ["ns/b"]);
 }
 
 #[test]
 fn a_new_service_does_not_wait_for_a_comparison_for_which_there_is_no_quota() {
     let mut fixture = Fixture::new();
     fixture.served("a");
-    fixture.state.changed(Change::Drift, fixture.now);
+    fixture.state.changed(ClusterChange::Drift, fixture.now);
     let task = fixture.state.take_discovery(fixture.now).unwrap();
     let wait = Retry::After(Duration::from_secs(60));
     let error = Error::new(ErrorKind::RateLimited, "few remain").with_retry(wait);
@@ -590,18 +929,18 @@ fn known_parts_of_changed_services_do_not_wait_for_a_discovery_that_fails() {
 
 // === Service objects ===
 
-fn object(
-    view: Arc<ServiceView>,
-    version: u32,
-    claim: Claim,
-) -> (Arc<ServiceObject>, Claim, ProviderFinalizers) {
+fn object(view: Arc<ServiceView>, version: u32, claim: Claim) -> ClaimedService {
     let object = json!({
         "metadata": {"uid": *view.id.uid, "resourceVersion": version.to_string()},
         "spec": {"type": "LoadBalancer"},
     });
     let mut object: ServiceObject = serde_json::from_value(object).unwrap();
     object.view = view;
-    (Arc::new(object), claim, ProviderFinalizers::default())
+    ClaimedService {
+        object: Arc::new(object),
+        claim,
+        finalizers: ProviderFinalizers::default(),
+    }
 }
 
 #[test]
@@ -681,7 +1020,7 @@ fn a_change_that_another_client_keeps_undoing_is_written_after_growing_waits() {
             }
         };
         waits.push(fixture.now - began);
-        fixture.state.object_ended(&object.0, write, Ok(false), fixture.now);
+        fixture.state.object_ended(&object.object, write, Ok(false), fixture.now);
     }
     let [least, longest] = [47, 60].map(Duration::from_secs);
     assert!(waits[0].is_zero() && waits[1] < waits[3] && waits[3] < waits[5], "{waits:?}");

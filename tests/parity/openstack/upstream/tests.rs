@@ -1,7 +1,5 @@
 //! Each rule on its own.
 
-use serde_json::json;
-
 use super::*;
 use crate::cases::recorded;
 
@@ -75,4 +73,15 @@ fn every_difference_that_upstream_compares_is_a_write() {
         assert!(is_written, "{row}: {found:?}");
     }
     assert!(!writes(&seen(), &hosts()[..2], CONFIG).is_empty());
+}
+
+#[test]
+fn session_persistence_of_a_pool_that_exists_is_left_unchanged() {
+    let mut got = seen();
+    assert_eq!(left_unchanged(&got), [""; 0]);
+    got["cloud"]["loadbalancers"][0]["pools"][0]["session_persistence"] = json!({"type": "SOURCE_IP"});
+    assert_eq!(left_unchanged(&got), ["external-tcp: session persistence \"SOURCE_IP\" of TCP:443"]);
+    assert_eq!(writes(&got, &hosts(), CONFIG), [""; 0]);
+    got["specs"]["external-tcp"]["spec"]["sessionAffinity"] = json!("ClientIP");
+    assert_eq!(left_unchanged(&got).len(), 2, "{:?}", left_unchanged(&got));
 }

@@ -9,11 +9,11 @@ fn client(port: i32, source: &str, balancer: &str) -> Rule {
 fn assert_applied(desired: &DesiredRules, old: &[Rule], expected: &[&str], steps: usize) {
     let group = Object {
         id: "sg-1".to_owned(),
-        ..Object::new(Kind::NodeGroup, "sg-1").entries(RULES, old.iter().cloned().map(Entry::Rule))
+        ..Object::new(ObjectKind::NodeGroup, "sg-1").entries(RULES, old.iter().cloned().map(SetEntry::Rule))
     };
-    let mut observed = Observed {
+    let mut observed = ObservedPart {
         objects: [group].into_iter().collect(),
-        ..Observed::default()
+        ..ObservedPart::default()
     };
     let plan = desired.plan(&observed);
     for step in &plan.steps {
@@ -21,7 +21,7 @@ fn assert_applied(desired: &DesiredRules, old: &[Rule], expected: &[&str], steps
     }
     assert_eq!(desired.plan(&observed).steps, [], "the plan has an end");
     let rules = observed.objects.all.iter().flat_map(|group| group.set(RULES));
-    let rules = rules.filter_map(Entry::rule).map(|rule| {
+    let rules = rules.filter_map(SetEntry::rule).map(|rule| {
         let end = rule.description.rsplit('/').next().unwrap_or_default();
         let (from, to) = (rule.from, rule.to);
         format!("{} {from}-{to} {} {end}", rule.protocol, rule.source)
@@ -105,14 +105,14 @@ fn rules_of_a_frozen_load_balancer_follow_its_nodes() {
         Rule::mtu(ALL, MTU),
         source,
     ];
-    let group = |id: &str| Object::new(Kind::NodeGroup, id);
-    let old = group("sg-1").entries(RULES, rules.map(Entry::Rule));
-    let observed = Observed {
+    let group = |id: &str| Object::new(ObjectKind::NodeGroup, id);
+    let old = group("sg-1").entries(RULES, rules.map(SetEntry::Rule));
+    let observed = ObservedPart {
         objects: [old, group("sg-2")].into_iter().collect(),
-        ..Observed::default()
+        ..ObservedPart::default()
     };
     let frozen = |kind, rule: &str| {
-        let balancer = Object::new(kind, "a").with("security_groups", vec!["sg-elb"]);
+        let balancer = Object::new(kind, "a").with(fields::SECURITY_GROUPS, vec!["sg-elb"]);
         let desired = DesiredRules {
             frozen: vec![(balancer, names(&["sg-2"]))],
             ..DesiredRules::default()
@@ -121,8 +121,8 @@ fn rules_of_a_frozen_load_balancer_follow_its_nodes() {
         let text = format!("{:?}", plan.steps);
         assert!(plan.steps.len() == 1 && text.contains(rule), "{text}");
     };
-    frozen(Kind::Balancer, "client=a");
-    frozen(Kind::Classic, "sg-elb");
+    frozen(ObjectKind::Balancer, "client=a");
+    frozen(ObjectKind::Classic, "sg-elb");
 }
 
 #[test]
@@ -140,10 +140,10 @@ fn rules_from_the_groups_of_classic_load_balancers_are_removed_with_them() {
 
 #[test]
 fn the_security_group_of_a_node_is_the_first_one_with_the_clusters_tag() {
-    type Outcome<'a> = Result<(&'a str, &'a [&'a str]), &'a str>;
+    type SendOutcome<'a> = Result<(&'a str, &'a [&'a str]), &'a str>;
     let key = "kubernetes.io/cluster/c";
     let untagged = "none of its security groups sg-1, sg-2 has the tag kubernetes.io/cluster/c";
-    let cases: [(&[&str], &[&str], Outcome<'_>); 5] = [
+    let cases: [(&[&str], &[&str], SendOutcome<'_>); 5] = [
         (&["sg-1"], &["sg-1"], Ok(("sg-1", &[]))),
         (&["sg-3", "sg-2", "sg-1"], &["sg-2", "sg-3"], Ok(("sg-2", &["sg-3"]))),
         (&["sg-1"], &[], Ok(("sg-1", &[]))),

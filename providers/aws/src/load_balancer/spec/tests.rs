@@ -2,7 +2,7 @@
 
 use ccm_core::{
     load_balancer::{Policy, ServiceType},
-    testkit::cluster as testkit,
+    testkit::{cluster as testkit, nodes::service_node},
 };
 
 use super::*;
@@ -15,6 +15,8 @@ const SETTINGS: LoadBalancing = LoadBalancing {
     elb_security_group: None,
     shared_probe: None,
     managed_security_groups: false,
+    unsupported_modes: Vec::new(),
+    keeps_health_checks: false,
     default_type: Flavor::Classic,
 };
 
@@ -49,7 +51,7 @@ fn checked(service: &ServiceView, settings: &LoadBalancing) -> String {
     };
     let [protocol, port, path, interval] =
         ["protocol", "port", "path", "interval"].map(|name| text(&format!("health_check_{name}")));
-    let [healthy, unhealthy] = ["healthy_threshold", "unhealthy_threshold"].map(text);
+    let [healthy, unhealthy] = [fields::HEALTHY_THRESHOLD, fields::UNHEALTHY_THRESHOLD].map(text);
     format!("{protocol}:{port}{path} {interval} {healthy}/{unhealthy}")
 }
 
@@ -108,7 +110,7 @@ fn the_health_check_of_a_classic_load_balancer_is_that_of_upstream() {
         let (service, _, expected) = case(text);
         let spec = Spec::read(&service, &SETTINGS, Flavor::Classic);
         assert_eq!(spec.invalid, [], "{text}");
-        assert_eq!(spec.balancer["health_check"], expected, "{text}");
+        assert_eq!(spec.balancer[fields::HEALTH_CHECK], expected, "{text}");
     }
 }
 
@@ -118,7 +120,7 @@ fn a_timeout_that_aws_would_refuse_is_ignored() {
         let annotations = format!("healthcheck-timeout={timeout}; healthcheck-interval={interval}");
         let spec = self::read(&annotations, Flavor::Network);
         assert_eq!(spec.invalid, []);
-        let timeout = spec.target_group.get("health_check_timeout");
+        let timeout = spec.target_group.get(fields::HEALTH_CHECK_TIMEOUT);
         let timeout = timeout.and_then(Value::as_i64);
         (timeout, spec.ignored.len())
     };
@@ -212,9 +214,9 @@ fn values_that_upstream_ignores_are_defaults() {
     let unknown = "type=nl; nlb-target-type=ip; ip-address-type=ipv6; alpn-policy=h3; attributes=idle=1";
     let spec = read(unknown, Flavor::Network);
     assert_eq!((spec.invalid.len(), spec.ignored.len()), (0, 5));
-    assert!(!spec.dual_stack && spec.listener["alpn_policy"].is_null());
+    assert!(!spec.dual_stack && !spec.listener.contains_key(fields::ALPN_POLICY));
     let spec = read(empty, Flavor::Classic);
-    assert_eq!(spec.balancer["health_check"], "SSL:30443");
+    assert_eq!(spec.balancer[fields::HEALTH_CHECK], "SSL:30443");
 }
 
 #[test]
@@ -294,4 +296,109 @@ fn what_a_service_of_another_controller_had_is_deleted_when_it_leaves_its_type()
     assert_eq!(claims(&service, &SETTINGS), Claim::Ours);
     service.finalizers.clear();
     assert_eq!(claims(&service, &SETTINGS), Claim::Elsewhere);
+}
+
+#[test]
+fn the_narrower_of_two_settings_about_the_exposure_counts() {
+    for (annotations, internal, warnings) in [
+        ("", false, 0),
+        ("internal=true", true, 0),
+        ("internal=false", false, 0),
+        ("scheme=internal", true, 0),
+        ("scheme=internet-facing", false, 0),
+        ("internal=true; scheme=internal", true, 0),
+        ("internal=false; scheme=internet-facing", false, 0),
+        ("internal=true; scheme=internet-facing", true, 1),
+        ("internal=false; scheme=internal", true, 1),
+    ] {
+        for flavor in [Flavor::Network, Flavor::Classic] {
+            let spec = read(annotations, flavor);
+            assert_eq!((spec.internal, spec.ignored.len()), (internal, warnings), "{annotations}");
+        }
+    }
+}
+
+#[test]
+fn an_annotation_with_narrower_ranges_than_the_field_is_reported() {
+    let mut service = service("");
+    testkit::annotate(&mut service, SourceRanges::ANNOTATION, Some("10.1.0.0/16"));
+    let ignored = |service: &ServiceView| Spec::read(service, &SETTINGS, Flavor::Network).ignored;
+    assert_eq!(ignored(&service), []);
+    service.source_ranges = Some(vec!["10.0.0.0/8".into()]);
+    assert_eq!(ignored(&service)[0].key, SourceRanges::ANNOTATION);
+}
+
+#[test]
+fn nodes_that_cannot_be_targets_are_named() {
+    let node = |name: &str, id: &str| service_node(name, id, Vec::new());
+    let nodes = [
+        node("a", "aws:///us-east-1a/i-00000001"),
+        node("b", "openstack:///1"),
+        node("c", "aws:///us-east-1a/web"),
+        node("d", "aws:///us-east-1a/fargate-ip-192-0-2-7.internal"),
+        node("e", ""),
+        node("f", "kind://f"),
+        node("g", "kind://g"),
+    ];
+    let cluster = ClusterView {
+        nodes: nodes.into_iter().collect(),
+        ..ClusterView::default()
+    };
+    let unusable = unusable_nodes(&service(""), &cluster);
+    assert_eq!(unusable.len(), 4, "{unusable:?}");
+    let text = NodeLeftOut::list(&unusable);
+    assert!(
+        text.starts_with("b (its provider ID \"openstack:///1\" is not of AWS); c (provider ID"),
+        "{text}"
+    );
+    assert!(text.ends_with("f (its provider ID \"kind://f\" is not of AWS); and 1 more"), "{text}");
+    // A node without the labels would not be a target anyway.
+    assert_eq!(unusable_nodes(&service("target-node-labels=pool=a"), &cluster), []);
+}
+
+#[test]
+fn values_that_aws_refuses_are_refused() {
+    let refused = |annotations: &str, flavor| -> Vec<_> {
+        let invalid = read(annotations, flavor).invalid;
+        invalid.iter().map(|invalid| invalid.field.to_string().replace(PREFIX, "")).collect()
+    };
+    let bucket = "access-log-s3-bucket-name";
+    for flavor in [Flavor::Network, Flavor::Classic] {
+        assert_eq!(refused("access-log-enabled=true", flavor), [bucket]);
+        assert_eq!(refused(&format!("access-log-enabled=true; {bucket}=b"), flavor), [""; 0]);
+    }
+    let logs = format!("access-log-enabled=true; {bucket}=b; access-log-emit-interval");
+    for (interval, is_valid) in [("5", true), ("60", true), ("30", false)] {
+        let found = refused(&format!("{logs}={interval}"), Flavor::Classic);
+        assert_eq!(found.is_empty(), is_valid, "{interval}: {found:?}");
+    }
+    for (check, is_valid) in [
+        ("healthcheck-interval=5", false),
+        ("healthcheck-interval=6", true),
+        ("healthcheck-timeout=10", false),
+        ("healthcheck-timeout=20; healthcheck-interval=30", true),
+    ] {
+        let found = refused(check, Flavor::Classic);
+        assert_eq!(found.is_empty(), is_valid, "{check}: {found:?}");
+    }
+    for (check, timeout) in [
+        ("healthcheck-interval=5", Some(5)),
+        ("healthcheck-interval=10", None),
+        ("healthcheck-interval=5; healthcheck-protocol=http", Some(5)),
+        ("healthcheck-interval=6; healthcheck-protocol=http", None),
+        ("healthcheck-interval=5; healthcheck-timeout=3", Some(3)),
+    ] {
+        let spec = read(check, Flavor::Network);
+        let found = spec.target_group.get(fields::HEALTH_CHECK_TIMEOUT).and_then(Value::as_i64);
+        assert_eq!(found, timeout, "{check}");
+    }
+}
+
+#[test]
+fn a_second_equals_sign_ends_the_value_of_a_tag() {
+    let spec = read("additional-resource-tags=a=b=c,d", Flavor::Network);
+    assert_eq!(
+        spec.tags,
+        [("a", "b"), ("d", "")].map(|(key, value)| (key.to_owned(), value.to_owned())).into()
+    );
 }

@@ -1,10 +1,10 @@
 //! The arithmetic of a bucket, without waiting: whether a request may be sent now, and when the next one may be.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
 
-use super::Quota;
+use super::{Quota, Refill};
 use crate::Priority;
 
 /// The longest pause that the cloud may request: a wrong header must not stop a controller for hours.
@@ -13,6 +13,8 @@ pub(super) const MAX_PAUSE: Duration = Duration::from_secs(300);
 const FLOOR: f64 = 1.0 / 20.0;
 /// A second with an accepted request restores this part of the configured rate: half to full in 50 s.
 const STEP: f64 = 0.01;
+/// The time between two refills of a bucket that is refilled at once.
+const MINUTE: Duration = Duration::from_secs(60);
 /// The largest rounding error of a token.
 const EPSILON: f64 = 1e-6;
 
@@ -43,6 +45,8 @@ pub(super) struct Level {
     /// Tokens are counted up to here. Lies in the future while the bucket pauses.
     counted_to: Instant,
     hint: Option<Hint>,
+    /// The next refill, if the tokens do not refill steadily.
+    next_refill: Option<Instant>,
     restored: Instant,
     /// Counts the throttles. A request from before the last throttle gives no information about the rate after it.
     epoch: u64,
@@ -50,13 +54,18 @@ pub(super) struct Level {
 }
 
 impl Level {
-    pub(super) fn new(quota: Quota, reserved: f64, now: Instant) -> Self {
+    pub(super) fn new(quota: Quota, reserved: f64, refill: Refill, now: Instant) -> Self {
         let quota = quota.sane();
+        let next_refill = match refill {
+            Refill::Steady => None,
+            Refill::EachMinute => Some(now + until_next_minute(SystemTime::now())),
+        };
         Self {
             tokens: f64::from(quota.burst),
             rate: quota.rate,
             counted_to: now,
             hint: None,
+            next_refill,
             restored: now,
             epoch: 0,
             in_flight: 0,
@@ -112,7 +121,7 @@ impl Level {
         let (needed, slots) = match priority {
             Priority::User => (1.0, self.quota.max_in_flight),
             Priority::Background => (
-                1.0 + f64::from(self.reserve(self.quota.burst)),
+                1.0 + f64::from(self.reserve(self.most_tokens())),
                 self.quota.max_in_flight - self.reserve(self.quota.max_in_flight),
             ),
         };
@@ -148,7 +157,12 @@ impl Level {
             self.tokens = 0.0;
         }
         if let Some(pause) = retry_after {
-            self.pause(now + pause.min(MAX_PAUSE), now);
+            let until = now + pause.min(MAX_PAUSE);
+            if self.next_refill.is_some() {
+                // The minute of the cloud's clock, which may differ from that of this machine.
+                self.next_refill = Some(until);
+            }
+            self.pause(until, now);
         }
     }
 
@@ -190,12 +204,29 @@ impl Level {
             return;
         }
         // Only one request is sent when the pause ends. It shows whether the cloud accepts requests again.
-        let saved = self.tokens + self.rate * until.saturating_duration_since(now).as_secs_f64();
+        let saved = match self.next_refill {
+            None => self.tokens + self.rate * until.saturating_duration_since(now).as_secs_f64(),
+            // The cloud refills at once, too: after a refill, it accepts requests again.
+            Some(_) => self.tokens,
+        };
         self.tokens = saved.min(1.0);
         self.counted_to = until;
     }
 
     fn refill(&mut self, now: Instant) {
+        if let Some(next) = self.next_refill {
+            // A pause may end at the very moment of a refill.
+            if now < self.counted_to {
+                return;
+            }
+            if now >= next {
+                let minutes = (now - next).as_secs() / MINUTE.as_secs();
+                self.next_refill = Some(next + MINUTE + Duration::from_secs(minutes * MINUTE.as_secs()));
+                self.tokens = f64::from(self.most_tokens());
+            }
+            self.counted_to = now;
+            return;
+        }
         if now <= self.counted_to {
             return;
         }
@@ -219,6 +250,9 @@ impl Level {
     fn when(&self, needed: f64, now: Instant) -> Instant {
         let mut at = self.counted_to.max(now);
         let mut missing = needed - self.tokens;
+        if let Some(next) = self.next_refill {
+            return if missing <= EPSILON { at } else { at.max(next) };
+        }
         if let Some(hint) = self.hint
             && hint.until > at
         {
@@ -233,6 +267,21 @@ impl Level {
         at + seconds(missing / self.rate)
     }
 
+    /// The most tokens that the bucket can have. One that is refilled at once gets fewer after the cloud refused requests, because
+    /// other programs use the same quota.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a part of a u32 is a u32"
+    )]
+    fn most_tokens(&self) -> u32 {
+        if self.next_refill.is_none() {
+            return self.quota.burst;
+        }
+        let share = self.rate / self.quota.rate;
+        ((f64::from(self.quota.burst) * share).floor() as u32).max(1)
+    }
+
     /// The part of `all` that is reserved for users. Less than `all`, so that background work can run.
     #[expect(
         clippy::cast_possible_truncation,
@@ -244,9 +293,27 @@ impl Level {
     }
 }
 
+/// The time until the next full minute of the clock. It is never zero.
+fn until_next_minute(now: SystemTime) -> Duration {
+    let since_epoch = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+    MINUTE - Duration::new(since_epoch.as_secs() % MINUTE.as_secs(), since_epoch.subsec_nanos())
+}
+
 /// At most an hour, so that a tiny rate does not overflow an instant. Never zero, so that waiting ends.
 fn seconds(seconds: f64) -> Duration {
     const HOUR: Duration = Duration::from_secs(3600);
     const TICK: Duration = Duration::from_micros(1);
     Duration::try_from_secs_f64(seconds.max(0.0)).map_or(HOUR, |wait| wait.clamp(TICK, HOUR))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_minute_ends_with_that_of_the_clock() {
+        let at = |millis| UNIX_EPOCH + Duration::from_millis(millis);
+        assert_eq!(until_next_minute(at(120_000)), MINUTE);
+        assert_eq!(until_next_minute(at(179_250)), Duration::from_millis(750));
+    }
 }

@@ -5,7 +5,7 @@ use std::{fmt, time::Duration};
 use http::{HeaderMap, Method, StatusCode, header::RETRY_AFTER};
 use jiff::Timestamp;
 
-use crate::{Error, ErrorKind, Outcome, Retry};
+use crate::{Error, ErrorKind, RequestOutcome, Retry};
 
 /// The length of an API's own message in an error, in characters: from its beginning, and from its end, where some APIs
 /// name the invalid item after the list that contains it.
@@ -54,11 +54,11 @@ impl Failure {
                     "has an unexpected form"
                 };
                 Error::new(ErrorKind::Unavailable, format!("{target}: the answer {what}"))
-                    .with_outcome(Outcome::Unknown)
+                    .with_outcome(RequestOutcome::Unknown)
                     .with_source(error)
             }
             Self::TooLarge(_) => Error::new(ErrorKind::Unexpected, target.to_string())
-                .with_outcome(Outcome::Unknown)
+                .with_outcome(RequestOutcome::Unknown)
                 .with_source(self),
         }
     }
@@ -74,7 +74,7 @@ pub fn is_too_large(error: &Error) -> bool {
 
 fn transport(target: &Target, error: reqwest::Error) -> Error {
     let (kind, outcome, what) = if error.is_builder() {
-        (ErrorKind::Unexpected, Outcome::NotDone, "the request could not be built")
+        (ErrorKind::Unexpected, RequestOutcome::NotDone, "the request could not be built")
     } else if error.is_connect() {
         // The name of the error in the library that verifies certificates.
         let what = if crate::error::report(&error).contains("CaUsedAsEndEntity") {
@@ -83,15 +83,15 @@ fn transport(target: &Target, error: reqwest::Error) -> Error {
         } else {
             "could not connect"
         };
-        (ErrorKind::Unavailable, Outcome::NotDone, what)
+        (ErrorKind::Unavailable, RequestOutcome::NotDone, what)
     } else if error.is_timeout() {
-        (ErrorKind::Timeout, Outcome::Unknown, "no answer in time")
+        (ErrorKind::Timeout, RequestOutcome::Unknown, "no answer in time")
     } else if error.is_redirect() {
-        (ErrorKind::Unexpected, Outcome::NotDone, "too many redirects")
+        (ErrorKind::Unexpected, RequestOutcome::NotDone, "too many redirects")
     } else if error.is_body() || error.is_decode() {
-        (ErrorKind::Unavailable, Outcome::Unknown, "the answer was cut off")
+        (ErrorKind::Unavailable, RequestOutcome::Unknown, "the answer was cut off")
     } else {
-        (ErrorKind::Unavailable, Outcome::Unknown, "the connection was lost")
+        (ErrorKind::Unavailable, RequestOutcome::Unknown, "the connection was lost")
     };
     // The URL contains the query. Host and port matter if the network fails.
     let host = error.url().map(|url| url.origin().ascii_serialization());
@@ -150,10 +150,11 @@ impl Answer {
         } else {
             message
         };
-        let mut error = Error::new(kind, format!("{target}: {} {message}", self.status.as_u16()));
+        let status = self.status.as_u16();
+        let mut error = Error::new(kind, format!("{target}: {status} {message}")).with_status(status);
         // 501 is a refusal: the request was read and is not supported.
         if self.status.is_server_error() && self.status != StatusCode::NOT_IMPLEMENTED {
-            error = error.with_outcome(Outcome::Unknown);
+            error = error.with_outcome(RequestOutcome::Unknown);
         }
         if let Some(id) = self.header(request_id) {
             error = error.with_context("request_id", one_line(id));
@@ -178,8 +179,10 @@ impl Answer {
 /// Returns a text of an API as one line without control characters, and without its middle if it is too long.
 #[must_use]
 pub fn one_line(text: &str) -> String {
-    let words = text.split(|c: char| c.is_whitespace() || c.is_control());
-    let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
+    let words: Vec<&str> = text
+        .split(|c: char| c.is_whitespace() || c.is_control())
+        .filter(|word| !word.is_empty())
+        .collect();
     let mut line = words.join(" ");
     let begin = line.char_indices().nth(MESSAGE_BEGIN);
     let end = line.char_indices().nth_back(MESSAGE_END - 1);
@@ -219,14 +222,14 @@ mod tests {
         use ErrorKind::{Conflict, InvalidSpec, NotFound, RateLimited, Unavailable, Unexpected, Unsupported};
         let wait = Some(Retry::After(Duration::from_secs(7)));
         for (status, method, kind, retry, outcome) in [
-            (400, Method::GET, Unexpected, None, Outcome::NotDone),
-            (422, Method::POST, InvalidSpec, None, Outcome::NotDone),
-            (404, Method::GET, NotFound, None, Outcome::NotDone),
-            (412, Method::PUT, Conflict, Some(Retry::Never), Outcome::NotDone),
-            (413, Method::PUT, RateLimited, wait, Outcome::NotDone),
-            (429, Method::PUT, RateLimited, wait, Outcome::NotDone),
-            (501, Method::PUT, Unsupported, None, Outcome::NotDone),
-            (503, Method::PUT, Unavailable, wait, Outcome::Unknown),
+            (400, Method::GET, Unexpected, None, RequestOutcome::NotDone),
+            (422, Method::POST, InvalidSpec, None, RequestOutcome::NotDone),
+            (404, Method::GET, NotFound, None, RequestOutcome::NotDone),
+            (412, Method::PUT, Conflict, Some(Retry::Never), RequestOutcome::NotDone),
+            (413, Method::PUT, RateLimited, wait, RequestOutcome::NotDone),
+            (429, Method::PUT, RateLimited, wait, RequestOutcome::NotDone),
+            (501, Method::PUT, Unsupported, None, RequestOutcome::NotDone),
+            (503, Method::PUT, Unavailable, wait, RequestOutcome::Unknown),
         ] {
             let answer = answer(status, "7");
             assert_eq!(answer.kind(&method), (kind, retry), "{method} {status}");
@@ -313,7 +316,7 @@ mod tests {
         let client = super::super::http_client(&Default::default(), &Default::default(), "test").unwrap();
         let failed = client.get(format!("http://{address}/secret?token=hunter2")).send().await.unwrap_err();
         let error = Failure::Transport(failed).into_error(&target());
-        assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unavailable, Outcome::NotDone));
+        assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unavailable, RequestOutcome::NotDone));
         assert!(error.report().contains(&address.to_string()), "{}", error.report());
         assert!(!error.report().contains("hunter2"), "{}", error.report());
     }

@@ -61,18 +61,27 @@ impl Proxies {
     }
 
     fn list(&self) -> Result<Vec<Proxy>> {
-        let except = NoProxy::from_string(&self.except);
-        let build = |name: &str, proxy: reqwest::Result<Proxy>| {
-            // The value may contain a password.
-            let wrong = |_| Error::new(ErrorKind::InvalidConfig, format!("{name} is not the URL of a proxy"));
-            proxy.map(|proxy| proxy.no_proxy(except.clone())).map_err(wrong)
-        };
-        // As in Go, a SOCKS proxy resolves the names of hosts.
-        let url = |url: &Option<String>| Some(url.as_ref()?.replacen("socks5://", "socks5h://", 1));
-        let http = url(&self.http).map(|url| build("HTTP_PROXY", Proxy::http(url)));
-        let https = url(&self.https).map(|url| build("HTTPS_PROXY", Proxy::https(url)));
-        http.into_iter().chain(https).collect()
+        let mut proxies = Vec::new();
+        if let Some(url) = &self.http {
+            let proxy = Proxy::http(resolving_names(url)).map_err(|_| not_a_proxy("HTTP_PROXY"))?;
+            proxies.push(proxy.no_proxy(NoProxy::from_string(&self.except)));
+        }
+        if let Some(url) = &self.https {
+            let proxy = Proxy::https(resolving_names(url)).map_err(|_| not_a_proxy("HTTPS_PROXY"))?;
+            proxies.push(proxy.no_proxy(NoProxy::from_string(&self.except)));
+        }
+        Ok(proxies)
     }
+}
+
+/// The URL of a proxy. As in Go, a SOCKS proxy resolves the names of hosts.
+fn resolving_names(url: &str) -> String {
+    url.replacen("socks5://", "socks5h://", 1)
+}
+
+/// The error about a variable. It does not show the value, which may contain a password.
+fn not_a_proxy(variable: &str) -> Error {
+    Error::new(ErrorKind::InvalidConfig, format!("{variable} is not the URL of a proxy"))
 }
 
 /// The certificate authorities of a PEM bundle.

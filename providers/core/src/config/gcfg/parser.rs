@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{
-    Document, Entry, Name, Position, Section, SyntaxError, Value,
+    Document, GcfgEntry, Name, Position, Section, SyntaxError, Value,
     cursor::{Cursor, is_blank, is_letter, is_name},
 };
 
@@ -218,15 +218,19 @@ impl Parser {
             return error(self.cursor.position(), "expected '='", None);
         };
         if let (Current::Last, Some(section)) = (&self.current, self.document.sections.last_mut()) {
-            section.entries.push(Entry { key, value });
+            section.entries.push(GcfgEntry { key, value });
         }
         Ok(())
     }
 
     fn value(&mut self) -> Parsed<Value> {
+        let after_equals = self.cursor.position();
         self.cursor.skip_blanks();
         let start = self.cursor.position();
         let mut end = start;
+        // Whether a comment may begin here without being meant as a part of the value.
+        let mut separated = start != after_equals;
+        let mut is_cut = false;
         let mut text = String::new();
         // The length of `text` without white space at the end.
         let mut trimmed = 0;
@@ -241,7 +245,11 @@ impl Parser {
                         Some("the closing double quote is missing"),
                     );
                 }
-                (None | Some('\n' | ';' | '#'), None) => break,
+                (None | Some('\n'), None) => break,
+                (Some(';' | '#'), None) => {
+                    is_cut = !separated;
+                    break;
+                }
                 (Some('"'), _) => {
                     quote = if quote.is_none() { Some(at) } else { None };
                     false
@@ -280,6 +288,7 @@ impl Parser {
                     quote.is_none() && is_blank(ch)
                 }
             };
+            separated = blank || self.cursor.peek() == Some('"');
             self.cursor.bump();
             if !blank {
                 trimmed = text.len();
@@ -288,7 +297,12 @@ impl Parser {
         }
         text.truncate(trimmed);
         self.cursor.skip_line();
-        Ok(Value { text, start, end })
+        Ok(Value {
+            text,
+            start,
+            end,
+            is_cut,
+        })
     }
 
     fn name(&mut self) -> Name {

@@ -21,7 +21,7 @@ use crate::config::{
     gcfg::Position,
     section::unknown_key,
     suggest,
-    yaml::{Entry, KeyCase, Node, Value},
+    yaml::{KeyCase, MappingEntry, Node, Value},
 };
 
 /// The most errors that are reported of one value. Each costs another read of the value.
@@ -56,11 +56,16 @@ impl UnknownKey {
     }
 }
 
-/// Reads a value. A wrong entry of a list or map is left out of the next try, so that all errors are found.
-pub(in crate::config) fn read<T: DeserializeOwned>(node: &Node, case: KeyCase) -> ReadNode<T> {
+/// Reads a value without the values at `left_out`. A wrong entry of a list or map is left out of the next try, so that all errors
+/// are found.
+pub(in crate::config) fn read<T: DeserializeOwned>(
+    node: &Node,
+    case: KeyCase,
+    left_out: BTreeSet<Position>,
+) -> ReadNode<T> {
     let context = Context {
         case,
-        left_out: RefCell::default(),
+        left_out: RefCell::new(left_out),
         unknown: RefCell::default(),
     };
     let mut errors: Vec<(Position, ValueError)> = Vec::new();
@@ -71,7 +76,8 @@ pub(in crate::config) fn read<T: DeserializeOwned>(node: &Node, case: KeyCase) -
             context: &context,
         };
         let value = match T::deserialize(deserializer) {
-            Ok(value) => Some(value).filter(|_| errors.is_empty()),
+            Ok(value) if errors.is_empty() => Some(value),
+            Ok(_) => None,
             Err(error) => {
                 let at = error.nested.as_ref().map(|(_, at)| *at);
                 let again = errors.len() + 1 < MAX_ERRORS
@@ -108,7 +114,7 @@ impl ValueError {
 
 struct Context {
     case: KeyCase,
-    /// Values with known errors.
+    /// Values that are not read: those of the caller, and those with known errors.
     left_out: RefCell<BTreeSet<Position>>,
     unknown: RefCell<Vec<UnknownKey>>,
 }
@@ -150,9 +156,9 @@ impl<'a> NodeDeserializer<'a> {
         number::float(Ok(&self.number()?))
     }
 
-    /// The entries without null values and known errors.
-    fn entries(&self) -> Result<impl Iterator<Item = &'a Entry>, ValueError> {
-        let entries: &[Entry] = match &self.node.value {
+    /// The entries without null values and those that are left out.
+    fn entries(&self) -> Result<impl Iterator<Item = &'a MappingEntry>, ValueError> {
+        let entries: &[MappingEntry] = match &self.node.value {
             Value::Map(entries) => entries,
             Value::Null => &[],
             _ => return Err(self.wrong_kind("a map").hint("write keys with values")),
@@ -243,7 +249,7 @@ impl<'de> Deserializer<'de> for NodeDeserializer<'_> {
         visitor: V,
     ) -> Result<V::Value, ValueError> {
         let case = self.context.case;
-        let mut known: Vec<(&str, &Entry)> = Vec::new();
+        let mut known: Vec<(&str, &MappingEntry)> = Vec::new();
         for entry in self.entries()? {
             let Some(field) = fields.iter().find(|field| case.same(field, &entry.key)) else {
                 self.context.unknown.borrow_mut().push(UnknownKey {
@@ -273,7 +279,7 @@ impl<'de> Deserializer<'de> for NodeDeserializer<'_> {
     }
 }
 
-/// The items of a list one by one, without known errors.
+/// The items of a list one by one, without those that are left out.
 struct Items<'a> {
     items: std::iter::Enumerate<std::slice::Iter<'a, Node>>,
     context: &'a Context,
@@ -287,8 +293,8 @@ impl<'de> SeqAccess<'de> for Items<'_> {
         seed: S,
     ) -> Result<Option<S::Value>, ValueError> {
         let context = self.context;
-        let left_out = |at: &Position| context.left_out.borrow().contains(at);
-        let Some((number, node)) = self.items.find(|(_, node)| !left_out(&node.at)) else {
+        let next = self.items.find(|(_, node)| !context.left_out.borrow().contains(&node.at));
+        let Some((number, node)) = next else {
             return Ok(None);
         };
         seed.deserialize(NodeDeserializer { node, context })
@@ -299,14 +305,14 @@ impl<'de> SeqAccess<'de> for Items<'_> {
 
 /// The entries of a map one by one.
 struct Fields<'a> {
-    entries: std::vec::IntoIter<(&'a str, &'a Entry)>,
+    entries: std::vec::IntoIter<(&'a str, &'a MappingEntry)>,
     /// The entry whose value comes next.
-    current: Option<&'a Entry>,
+    current: Option<&'a MappingEntry>,
     context: &'a Context,
 }
 
 impl<'a> Fields<'a> {
-    fn new(entries: Vec<(&'a str, &'a Entry)>, context: &'a Context) -> Self {
+    fn new(entries: Vec<(&'a str, &'a MappingEntry)>, context: &'a Context) -> Self {
         Self {
             entries: entries.into_iter(),
             current: None,
@@ -329,7 +335,7 @@ impl<'de> MapAccess<'de> for Fields<'_> {
     }
 
     fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, ValueError> {
-        let Some(Entry { key, node, .. }) = self.current else {
+        let Some(MappingEntry { key, node, .. }) = self.current else {
             return Err(ValueError::new("a value without a key"));
         };
         let context = self.context;

@@ -45,9 +45,9 @@ pub(super) fn integer<T: Integer>(text: Result<&str, ValueError>, go: &str) -> R
 /// `None` if the text is not a number, `Some(None)` if the number does not fit.
 fn read(text: &str, signed: bool) -> Option<Option<i128>> {
     // An unsigned number has no sign, and a hexadecimal number has no plus.
-    let (negative, digits) = match text.strip_prefix('-').filter(|_| signed) {
-        Some(rest) => (true, rest),
-        None => (false, text),
+    let (negative, digits) = match text.strip_prefix('-') {
+        Some(rest) if signed => (true, rest),
+        _ => (false, text),
     };
     let (radix, digits) = match digits.strip_prefix("0x") {
         Some(hex) => (16, without_separators(hex)?),
@@ -74,6 +74,8 @@ fn without_separators(digits: &str) -> Option<String> {
 pub(super) fn float(text: Result<&str, ValueError>) -> Result<f64, ValueError> {
     let hint = "write a number such as 1.5";
     let text = text.map_err(|error| error.hint(hint))?;
-    let number = text.trim().parse::<f64>().ok().filter(|number| number.is_finite());
-    number.ok_or_else(|| ValueError::new(format!("failed to parse {text:?} as float64")).hint(hint))
+    match text.trim().parse::<f64>() {
+        Ok(number) if number.is_finite() => Ok(number),
+        _ => Err(ValueError::new(format!("failed to parse {text:?} as float64")).hint(hint)),
+    }
 }

@@ -232,10 +232,10 @@ fn unknown_and_repeated_keys_are_warnings() {
         [
             "azure.json:2:1: TENANTID: given twice, first in line 1; the last one counts, keep only one",
             "azure.json:3:1: retrys: unknown key, ignored; did you mean retries?",
-            "azure.json:4:1: nothing: unknown key, ignored",
+            "azure.json:4:1: nothing: unknown key, ignored; remove it, or see --help-cloud-config",
             "azure.json:6:3: cloudProviderRateLimits: unknown key, ignored; did you mean cloudProviderRateLimit?",
             "azure.json:9:3: Name: given twice, first in line 8; the last one counts, keep only one",
-            "azure.json:10:3: colour: unknown key, ignored",
+            "azure.json:10:3: colour: unknown key, ignored; remove it, or see --help-cloud-config",
         ]
     );
     assert_eq!((&*parsed.value.tenant_id, &*parsed.value.balancers[0].name), ("b", "y"));
@@ -409,6 +409,51 @@ fn read_variables(text: &str, variables: &[(&str, &str)]) -> Result<Parsed<Varia
     };
     parse_yaml(text, "cloud.yaml", KeyCase::Sensitive, &environment, check)
         .map_err(|errors| errors.to_string())
+}
+
+#[test]
+fn an_empty_name_in_a_list_is_left_out_with_a_warning() {
+    config_section! {
+        /// Lists.
+        struct Lists {
+            /// Names.
+            "names" | "NAME_LIST" => names: Vec<String> = vec!["default".to_owned()],
+            /// Selectors.
+            "selectors" => selectors: Vec<Selector>,
+        }
+    }
+    const TEXT: &str = "an empty name in a list is no name and is left out; remove it";
+    let read = |text: &str, variable: &str| {
+        let environment = Environment::default().with("NAME_LIST", variable);
+        let case = KeyCase::Sensitive;
+        let parsed = parse_yaml::<Lists>(text, "cloud.yaml", case, &environment, |_, _| ()).unwrap();
+        let warnings: Vec<_> = parsed.warnings.iter().map(ToString::to_string).collect();
+        (parsed.value, warnings)
+    };
+    let selectors = "selectors:\n- matchExpressions:\n  - {key: pool, values: [\"\", a]}\n";
+    let (lists, warnings) = read(&format!("names: [a, \"\", ~, b]\n{selectors}"), "");
+    assert_eq!(lists.names, ["a", "b"]);
+    assert_eq!(
+        lists.selectors[0].match_expressions[0].values,
+        ["", "a"],
+        "an empty value of a label is a value"
+    );
+    assert_eq!(
+        warnings,
+        [
+            format!("cloud.yaml:1:12: names: {TEXT}"),
+            format!("cloud.yaml:1:16: names: {TEXT}")
+        ]
+    );
+    let (lists, warnings) = read("names: ['']", "");
+    assert_eq!((lists.names, warnings.len()), (vec!["default".to_owned()], 1));
+    let (lists, warnings) = read("names: []", "");
+    assert_eq!((lists.names, warnings.len()), (Vec::new(), 0));
+    let (lists, warnings) = read("names: [c]", "a,,b,");
+    assert_eq!(lists.names, ["a", "b"]);
+    assert_eq!(warnings, [format!("cloud.yaml:1:1: NAME_LIST: {TEXT}")]);
+    let (lists, _) = read("names: [c]", ",");
+    assert_eq!(lists.names, ["c"]);
 }
 
 #[test]

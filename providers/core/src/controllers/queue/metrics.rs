@@ -21,7 +21,7 @@ use prometheus_client::{
 };
 use tokio::time::Instant;
 
-use super::{Phase, State};
+use super::{KeyPhase, WorkQueueState};
 
 type Label = [(&'static str, &'static str); 1];
 
@@ -82,11 +82,14 @@ impl QueueMetrics {
         }
     }
 
-    pub(super) fn register_queue<K: Send + 'static>(&self, name: &'static str, state: &Arc<Mutex<State<K>>>)
-    where
-        State<K>: Send,
+    pub(super) fn register_queue<K: Send + 'static>(
+        &self,
+        name: &'static str,
+        state: &Arc<Mutex<WorkQueueState<K>>>,
+    ) where
+        WorkQueueState<K>: Send,
     {
-        let state: Weak<dyn QueueState> = Arc::<Mutex<State<K>>>::downgrade(state);
+        let state: Weak<dyn QueueState> = Arc::<Mutex<WorkQueueState<K>>>::downgrade(state);
         self.collector.0.lock().push((name, state));
     }
 }
@@ -131,7 +134,7 @@ trait QueueState: Send + Sync {
     fn snapshot(&self) -> QueueSnapshot;
 }
 
-impl<K: Send> QueueState for Mutex<State<K>> {
+impl<K: Send> QueueState for Mutex<WorkQueueState<K>> {
     fn snapshot(&self) -> QueueSnapshot {
         let state = self.lock();
         let mut snapshot = QueueSnapshot {
@@ -139,7 +142,7 @@ impl<K: Send> QueueState for Mutex<State<K>> {
             ..QueueSnapshot::default()
         };
         let now = Instant::now();
-        let working = state.keys.values().filter(|entry| entry.phase == Phase::Working);
+        let working = state.keys.values().filter(|entry| entry.phase == KeyPhase::Working);
         for since in working.filter_map(|entry| entry.since) {
             let time = now.saturating_duration_since(since);
             snapshot.unfinished += time;

@@ -49,6 +49,31 @@ async fn keys_that_users_wait_for_are_processed_first() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn work_before_a_retry_keeps_its_time() {
+    let queue = queue();
+    queue.add("a");
+    for expected in 1..=2 {
+        queue.next().await;
+        queue.done_with_backoff(&"a");
+        assert_eq!(queue.failures(&"a"), expected);
+    }
+    let failed = Instant::now();
+    for _ in 0..5 {
+        tokio::time::advance(Duration::from_millis(100)).await;
+        queue.add_first("a");
+        queue.next().await;
+        queue.done_until_retry(&"a");
+    }
+    queue.next().await;
+    let waited = failed.elapsed();
+    assert!(
+        waited >= Duration::from_millis(1600) && waited <= Duration::from_millis(2010),
+        "{waited:?}"
+    );
+    assert_eq!(queue.failures(&"a"), 2, "no failure is added");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_key_added_during_processing_is_requeued_once() {
     let queue = queue();
     queue.add("a");

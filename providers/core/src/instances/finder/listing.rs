@@ -1,4 +1,4 @@
-//! A listing of machines, and the prefix to list.
+//! A listing of instances, and the prefix to list.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::Record;
 
-/// The machines whose names begin with a prefix, or as many of them as were read.
+/// The instances whose names begin with a prefix, or as many of them as were read.
 #[derive(Debug)]
 pub(super) struct Listing<R> {
     /// The start of the listing.
@@ -21,14 +21,14 @@ pub(super) struct Listing<R> {
     by_name: Vec<(Box<str>, usize)>,
 }
 
-/// The machines with a name in a listing.
+/// The instances with a name in a listing.
 #[derive(Debug)]
 pub(super) enum NameMatch<'a, R> {
-    /// Exactly one machine has the name.
+    /// Exactly one instance has the name.
     One(&'a Arc<R>),
-    /// Several machines have it, with these ids.
+    /// Several instances have it, with these ids.
     Several(Vec<&'a str>),
-    /// No machine has it.
+    /// No instance has it.
     None,
     /// The listing does not cover the name.
     Unknown,
@@ -37,14 +37,15 @@ pub(super) enum NameMatch<'a, R> {
 impl<R: Record> Listing<R> {
     pub(super) fn new(began: Instant, prefix: String, mut records: Vec<Arc<R>>, complete: bool) -> Self {
         records.sort_unstable_by(|a, b| a.id().cmp(b.id()));
-        // A machine may be listed twice if others are created or deleted in the meantime.
+        // An instance may be listed twice if others are created or deleted in the meantime.
         records.dedup_by(|a, b| a.id() == b.id());
         records.shrink_to_fit();
-        let names = |(index, record): (usize, &Arc<R>)| {
-            let names = record.names().into_iter();
-            names.map(|name| (Box::from(name), index)).collect::<Vec<_>>()
-        };
-        let mut by_name: Vec<(Box<str>, usize)> = records.iter().enumerate().flat_map(names).collect();
+        let mut by_name: Vec<(Box<str>, usize)> = Vec::new();
+        for (index, record) in records.iter().enumerate() {
+            for name in record.names() {
+                by_name.push((Box::from(name), index));
+            }
+        }
         by_name.sort_unstable();
         by_name.dedup();
         by_name.shrink_to_fit();
@@ -105,12 +106,12 @@ mod tests {
     use super::*;
 
     #[derive(Debug)]
-    struct Machine {
+    struct TestInstance {
         id: String,
         name: String,
     }
 
-    impl Record for Machine {
+    impl Record for TestInstance {
         fn id(&self) -> &str {
             &self.id
         }
@@ -120,17 +121,17 @@ mod tests {
         }
     }
 
-    fn listing(machines: &[(&str, &str)], prefix: &str, complete: bool) -> Listing<Machine> {
-        let machines = machines
+    fn listing(instances: &[(&str, &str)], prefix: &str, complete: bool) -> Listing<TestInstance> {
+        let instances = instances
             .iter()
             .map(|(id, name)| {
-                Arc::new(Machine {
+                Arc::new(TestInstance {
                     id: (*id).into(),
                     name: (*name).into(),
                 })
             })
             .collect();
-        Listing::new(Instant::now(), prefix.into(), machines, complete)
+        Listing::new(Instant::now(), prefix.into(), instances, complete)
     }
 
     #[test]
@@ -145,14 +146,14 @@ mod tests {
             "",
             true,
         );
-        assert_eq!(listing.by_id("c").map(|machine| machine.name.as_str()), Some("node-10"));
+        assert_eq!(listing.by_id("c").map(|instance| instance.name.as_str()), Some("node-10"));
         assert!(listing.by_id("d").is_none());
-        assert!(matches!(listing.by_name("node-1"), NameMatch::One(machine) if machine.id == "a"));
+        assert!(matches!(listing.by_name("node-1"), NameMatch::One(instance) if instance.id == "a"));
         assert!(matches!(listing.by_name("node"), NameMatch::None));
     }
 
     #[test]
-    fn two_machines_of_one_name_are_reported_with_their_ids() {
+    fn two_instances_of_one_name_are_reported_with_their_ids() {
         let listing = listing(&[("b", "node"), ("a", "node"), ("c", "other")], "", false);
         assert!(matches!(listing.by_name("node"), NameMatch::Several(ids) if ids == ["a", "b"]));
     }

@@ -1,15 +1,18 @@
 #![allow(clippy::unwrap_used)]
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use super::*;
 
 #[derive(Clone, Debug)]
-struct Machine {
+struct TestInstance {
     id: String,
     name: String,
 }
 
-impl Record for Machine {
+impl Record for TestInstance {
     fn id(&self) -> &str {
         &self.id
     }
@@ -22,23 +25,26 @@ impl Record for Machine {
 /// A cloud that counts its calls. `IDS`: the most ids of one targeted read.
 #[derive(Clone)]
 struct Cloud<const IDS: usize> {
-    machines: Arc<Mutex<BTreeMap<String, String>>>,
+    instances: Arc<Mutex<BTreeMap<String, String>>>,
     page_size: usize,
     calls: Arc<Mutex<BTreeMap<&'static str, usize>>>,
     /// Pages that fail, by number of the call, and how.
     failures: Arc<Mutex<Vec<(usize, ErrorKind)>>>,
+    /// Reads by ID fail.
+    fails_reads: Arc<AtomicBool>,
     /// From which call pages are shorter, and their size.
     shorter: Option<(usize, usize)>,
 }
 
 impl<const IDS: usize> Cloud<IDS> {
-    fn with(machines: usize, page_size: usize) -> Self {
-        let machines = (0..machines).map(|n| (format!("id-{n:03}"), format!("node-{n:03}")));
+    fn with(instances: usize, page_size: usize) -> Self {
+        let instances = (0..instances).map(|n| (format!("id-{n:03}"), format!("node-{n:03}")));
         Self {
-            machines: Arc::new(Mutex::new(machines.collect())),
+            instances: Arc::new(Mutex::new(instances.collect())),
             page_size,
             calls: Arc::default(),
             failures: Arc::default(),
+            fails_reads: Arc::default(),
             shorter: None,
         }
     }
@@ -59,10 +65,10 @@ impl<const IDS: usize> Cloud<IDS> {
         std::mem::take(&mut *self.calls.lock()).into_iter().collect()
     }
 
-    fn some(&self, mut keep: impl FnMut(&str, &str) -> bool) -> Vec<Machine> {
-        let machines = self.machines.lock();
-        let kept = machines.iter().filter(|(id, name)| keep(id, name));
-        kept.map(|(id, name)| Machine {
+    fn some(&self, mut keep: impl FnMut(&str, &str) -> bool) -> Vec<TestInstance> {
+        let instances = self.instances.lock();
+        let kept = instances.iter().filter(|(id, name)| keep(id, name));
+        kept.map(|(id, name)| TestInstance {
             id: id.clone(),
             name: name.clone(),
         })
@@ -72,10 +78,10 @@ impl<const IDS: usize> Cloud<IDS> {
 
 #[async_trait]
 impl<const IDS: usize> InstanceSource for Cloud<IDS> {
-    type Record = Machine;
+    type Record = TestInstance;
     type Marker = String;
 
-    const CACHE: &'static str = "test_machines";
+    const CACHE: &'static str = "test_instances";
     const IDS_PER_READ: usize = IDS;
     const LISTS_BY_PREFIX: bool = true;
 
@@ -87,19 +93,29 @@ impl<const IDS: usize> InstanceSource for Cloud<IDS> {
         }
     }
 
-    async fn by_ids(&self, ids: &[&str], _: Priority) -> Vec<Result<Option<Machine>>> {
+    async fn by_ids(&self, ids: &[&str], _: Priority) -> Vec<Result<Option<TestInstance>>> {
         assert!(ids.len() <= IDS);
         self.count("by_ids");
-        ids.iter().map(|id| Ok(self.some(|known, _| known == *id).pop())).collect()
+        let fails = self.fails_reads.load(Ordering::Relaxed);
+        let found = |id: &&str| match fails {
+            true => Err(Error::new(ErrorKind::Timeout, "no answer")),
+            false => Ok(self.some(|known, _| known == *id).pop()),
+        };
+        ids.iter().map(found).collect()
     }
 
-    async fn by_names(&self, names: &[&str], _: Priority) -> Vec<Result<Vec<Machine>>> {
+    async fn by_names(&self, names: &[&str], _: Priority) -> Vec<Result<Vec<TestInstance>>> {
         assert_eq!(names.len(), 1);
         self.count("by_names");
         names.iter().map(|name| Ok(self.some(|_, known| known == *name))).collect()
     }
 
-    async fn page(&self, prefix: &str, marker: Option<String>, _: Priority) -> Result<Page<Machine, String>> {
+    async fn page(
+        &self,
+        prefix: &str,
+        marker: Option<String>,
+        _: Priority,
+    ) -> Result<Page<TestInstance, String>> {
         let number = self.count("page");
         if let Some((_, kind)) = self.failures.lock().iter().find(|(call, _)| *call == number) {
             return Err(Error::new(*kind, "no such marker"));
@@ -114,20 +130,20 @@ impl<const IDS: usize> InstanceSource for Cloud<IDS> {
         Ok(Page { items, next })
     }
 
-    fn existence(&self, machine: &Machine) -> Instance {
+    fn existence(&self, instance: &TestInstance) -> Instance {
         Instance {
-            provider_id: machine.id.clone(),
+            provider_id: instance.id.clone(),
             ..Instance::default()
         }
     }
 
-    async fn metadata(&self, machines: &[&Machine], _: Priority) -> Vec<Result<Instance>> {
+    async fn metadata(&self, instances: &[&TestInstance], _: Priority) -> Vec<Result<Instance>> {
         self.count("metadata");
-        let ids: HashSet<&str> = machines.iter().map(|machine| machine.id()).collect();
-        assert_eq!(ids.len(), machines.len(), "each is asked for once");
-        let described = machines.iter().map(|machine| Instance {
+        let ids: HashSet<&str> = instances.iter().map(|instance| instance.id()).collect();
+        assert_eq!(ids.len(), instances.len(), "each is asked for once");
+        let described = instances.iter().map(|instance| Instance {
             zone: Some("a".into()),
-            ..self.existence(machine)
+            ..self.existence(instance)
         });
         described.map(Ok).collect()
     }
@@ -171,13 +187,37 @@ fn ids(states: &[InstanceState]) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn one_machine_is_read_and_many_are_listed() {
+async fn one_instance_is_read_and_many_are_listed() {
     let cloud = Cloud::<1>::with(30, 50);
     let finder = cloud.finder();
     assert_eq!(ids(&ask(&finder, &[by_id(7)]).await), ["id-007"]);
     assert_eq!(cloud.calls(), [("by_ids", 1)]);
     assert_eq!(ids(&ask(&finder, &[by_id(7), by_name(8)]).await), ["id-007", "id-008"]);
     assert_eq!(cloud.calls(), [("page", 1)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn similar_names_come_from_the_last_listings_also_when_these_are_freed() {
+    let cloud = Cloud::<1>::with(2, 50);
+    let instances = [
+        ("id-a", "node-v1.2-a"),
+        ("id-b", "node-v1.2-b"),
+        ("id-c", "node-v1_2-a"),
+    ];
+    cloud
+        .instances
+        .lock()
+        .extend(instances.map(|(id, name)| (id.to_owned(), name.to_owned())));
+    let finder = cloud.finder();
+    assert_eq!(finder.similar_names("node-v1-2-a"), [""; 0], "nothing was listed");
+    ask(&finder, &[by_id(0), by_id(1)]).await;
+    tokio::time::advance(10 * LISTING_MAX_AGE).await;
+    cloud.calls();
+    let expected = ["node-v1.2-a", "node-v1_2-a", "node-v1.2-b"];
+    assert_eq!(finder.similar_names("node-v1-2-a"), expected);
+    assert_eq!(cloud.calls(), [], "nothing is read");
+    finder.forget();
+    assert_eq!(finder.similar_names("node-v1-2-a"), [""; 0], "other credentials show other instances");
 }
 
 #[tokio::test]
@@ -191,14 +231,14 @@ async fn only_a_targeted_read_proves_that_an_id_is_absent() {
 }
 
 #[tokio::test]
-async fn a_cached_listing_proves_only_that_a_machine_exists() {
+async fn a_cached_listing_proves_only_that_an_instance_exists() {
     let cloud = Cloud::<1>::with(30, 50);
     let finder = cloud.finder();
     ask(&finder, &[by_id(1), by_id(2)]).await;
     cloud.calls();
     let recent = Freshness::AtMost(Duration::from_secs(30));
-    cloud.machines.lock().insert("id-new".into(), "node-new".into());
-    cloud.machines.lock().remove("id-003");
+    cloud.instances.lock().insert("id-new".into(), "node-new".into());
+    cloud.instances.lock().remove("id-003");
     for (query, state, calls) in [
         (by_id(2), "id-002", vec![]),
         (by_id(3), "id-003", vec![]),
@@ -260,9 +300,9 @@ async fn repeated_questions_are_read_once() {
 }
 
 #[tokio::test]
-async fn a_name_of_two_machines_is_an_error() {
+async fn a_name_of_two_instances_is_an_error() {
     let cloud = Cloud::<1>::with(30, 50);
-    cloud.machines.lock().insert("id-new".into(), "node-001".into());
+    cloud.instances.lock().insert("id-new".into(), "node-001".into());
     let finder = cloud.finder();
     for queries in [vec![by_name(1)], vec![by_name(1), by_name(2)]] {
         let answers = finder.describe(&queries, Freshness::now(), Priority::User).await;
@@ -273,7 +313,7 @@ async fn a_name_of_two_machines_is_an_error() {
 }
 
 #[tokio::test]
-async fn machines_with_names_other_than_their_nodes_are_listed_without_a_prefix() {
+async fn instances_with_names_other_than_their_nodes_are_listed_without_a_prefix() {
     let cloud = Cloud::<1>::with(30, 50);
     let finder = cloud.finder();
     let queries: Vec<_> = (0..8)
@@ -303,8 +343,49 @@ async fn a_listing_restarts_once_after_a_lost_marker_and_a_failed_one_proves_no_
     assert_eq!(cloud.calls(), [("page", 1)]);
 }
 
+#[tokio::test(start_paused = true)]
+async fn instances_are_read_one_by_one_while_listings_fail() {
+    let cloud = Cloud::<1>::with(30, 50);
+    let finder = cloud.finder();
+    let five: Vec<_> = (0..5).map(by_id).collect();
+    let fails = async || {
+        let answers = finder.describe(&five, Freshness::now(), Priority::User).await;
+        let errors = answers.into_iter().map(|answer| answer.unwrap_err().kind());
+        assert_eq!(errors.collect::<Vec<_>>(), [ErrorKind::Timeout; 5]);
+    };
+    let failures = (1..=10).map(|call| (call, ErrorKind::Timeout));
+    cloud.failures.lock().extend(failures);
+    fails().await;
+    assert_eq!(cloud.calls(), [("page", 1)]);
+    let found = ["id-000", "id-001", "id-002", "id-003", "id-004"];
+    assert_eq!(ids(&ask(&finder, &five).await), found);
+    assert_eq!(cloud.calls(), [("by_ids", 5), ("page", 1)]);
+    // The listing is not tried each time, since it may fail slowly.
+    let mut mixed = five.clone();
+    mixed.extend([by_name(5), by_id(77)]);
+    let states = ask(&finder, &mixed).await;
+    assert_eq!(ids(&states)[..5], found);
+    assert_eq!(ids(&states)[5..], ["id-005", "absent"]);
+    assert_eq!(cloud.calls(), [("by_ids", 6), ("by_names", 1)]);
+    tokio::time::advance(LISTING_PAUSE).await;
+    assert_eq!(ids(&ask(&finder, &five).await), found);
+    assert_eq!(cloud.calls(), [("by_ids", 5), ("page", 1)]);
+    // If nothing answers, one read shows it.
+    cloud.fails_reads.store(true, Ordering::Relaxed);
+    fails().await;
+    assert_eq!(cloud.calls(), [("by_ids", 1)]);
+    cloud.fails_reads.store(false, Ordering::Relaxed);
+    // It works again.
+    cloud.failures.lock().clear();
+    for pause in [LISTING_PAUSE, Duration::from_secs(1)] {
+        tokio::time::advance(pause).await;
+        assert_eq!(ids(&ask(&finder, &five).await), found);
+        assert_eq!(cloud.calls(), [("page", 1)]);
+    }
+}
+
 #[tokio::test]
-async fn a_listing_that_restarts_with_shorter_pages_finds_all_machines_again() {
+async fn a_listing_that_restarts_with_shorter_pages_finds_all_instances_again() {
     let mut cloud = Cloud::<1>::with(30, 13);
     cloud.failures.lock().push((3, ErrorKind::Unexpected));
     cloud.shorter = Some((4, 5));

@@ -7,10 +7,11 @@ use std::{
 };
 
 use super::{
-    Action, Attributes, Change, Entry, Kind, Object, Objects, Policy, Set, SetOrder, list, spaced, text,
+    Action, Attributes, KeyedEntry, Kind, Object, ObjectChange, Objects, Policy, Set, SetOrder, list, spaced,
+    text,
 };
 use crate::{
-    load_balancer::{Blocked, ServiceId},
+    load_balancer::{Blocked, ServiceId, StepObjects},
     plan::{Plan, Step},
 };
 
@@ -36,7 +37,7 @@ pub struct SetDifference {
     pub observed: usize,
     /// Entries that are missing.
     pub add: usize,
-    /// Entries that are present, but not [as desired](super::Entry::is_as).
+    /// Entries that are present, but not [as desired](super::KeyedEntry::is_as).
     pub change: usize,
     /// Entries that are not desired.
     pub remove: usize,
@@ -57,7 +58,7 @@ impl<K: Kind> Default for Desired<K> {
 impl<K: Kind> Desired<K> {
     /// The changes from the observed to the desired objects, in order.
     #[must_use]
-    pub fn diff(&self, observed: &Objects<K>) -> Plan<Change<K>> {
+    pub fn diff(&self, observed: &Objects<K>) -> Plan<ObjectChange<K>> {
         let mut diff = Diff {
             desired: self,
             now: observed.clone(),
@@ -87,7 +88,7 @@ impl<K: Kind> Desired<K> {
         &self,
         observed: &Objects<K>,
         is_ownership_tag: impl Fn(&K::Entry) -> bool,
-    ) -> Plan<Change<K>> {
+    ) -> Plan<ObjectChange<K>> {
         let mut untagged = self.clone();
         for object in &mut untagged.objects {
             let Some(have) = observed.get(object.kind, &object.key) else {
@@ -116,14 +117,14 @@ struct Diff<'a, K: Kind> {
     desired: &'a Desired<K>,
     /// The objects once the steps so far are done.
     now: Objects<K>,
-    first: Vec<Step<Change<K>>>,
-    steps: Vec<Step<Change<K>>>,
-    last: Vec<Step<Change<K>>>,
+    first: Vec<Step<ObjectChange<K>>>,
+    steps: Vec<Step<ObjectChange<K>>>,
+    last: Vec<Step<ObjectChange<K>>>,
     blocked: Vec<Blocked>,
 }
 
 impl<K: Kind> Diff<'_, K> {
-    fn push(&mut self, step: Step<Change<K>>) {
+    fn push(&mut self, step: Step<ObjectChange<K>>) {
         self.now.fold(&step.change, None);
         self.steps.push(step);
     }
@@ -180,7 +181,21 @@ impl<K: Kind> Diff<'_, K> {
             children.partition(|(child, ..)| self.is_deleted_with_parent(child));
         self.delete_all(separate);
         let step = Step::new(object.change(Action::Delete(!covered.is_empty())));
-        self.push(step.for_service(service).because(reason));
+        let mut step = with_needs(step.for_service(service).because(reason), [object]);
+        if let Some(objects) = &mut step.description.objects {
+            self.add_below(object, objects);
+            objects.uses = &objects.uses - &objects.changes;
+        }
+        self.push(step);
+    }
+
+    /// Adds the objects below this one, which are deleted with it, and those that they refer to.
+    fn add_below(&self, object: &Object<K>, objects: &mut StepObjects) {
+        for child in self.now.all.iter().filter(|child| child.is_child_of(object)) {
+            objects.changes.insert(child.step_name());
+            objects.uses.extend(child.needs().unwrap_or_default());
+            self.add_below(child, objects);
+        }
     }
 
     fn create_or_update(&mut self, desired: &Object<K>) {
@@ -252,7 +267,7 @@ impl<K: Kind> Diff<'_, K> {
         }
         for (call, (attributes, reasons)) in updates {
             let step = desired.step(Action::Update(call, attributes));
-            self.push(step.because(reasons.join(", ")));
+            self.push(with_needs(step.because(reasons.join(", ")), [desired, observed]));
         }
         self.fill(desired, observed, is_new);
     }
@@ -267,12 +282,22 @@ impl<K: Kind> Diff<'_, K> {
             if set.batch == usize::MAX
                 && (self.desired.is_whole)(&difference(observed.set(set.name), &missing, &surplus))
             {
-                self.push(desired.step(Action::Set(set, Arc::clone(want))));
+                let step = desired.step(Action::Set(set, Arc::clone(want)));
+                self.push(with_needs(step, [desired, observed]));
                 continue;
             }
             let chunk = |entries: &[K::Entry], action: &dyn Fn(Arc<[K::Entry]>) -> Action<K>| -> Vec<_> {
                 let chunks = entries.chunks(set.batch.max(1));
-                chunks.map(|chunk| desired.step(action(chunk.into()))).collect()
+                let steps = chunks.map(|chunk| {
+                    let mut step = desired.step(action(chunk.into()));
+                    if is_new && set.order == SetOrder::Around {
+                        // Nothing else waits for the tags of a new object.
+                        step.description.objects =
+                            desired.needs().map(|_| StepObjects::changing([desired.step_name()]));
+                    }
+                    with_needs(step, [desired, observed])
+                });
+                steps.collect()
             };
             let add = chunk(&missing, &|entries| Action::Add(set, entries));
             let remove = chunk(&surplus, &|entries| Action::Remove(set, entries));
@@ -336,7 +361,19 @@ impl<K: Kind> Diff<'_, K> {
     }
 }
 
-fn difference<E: Entry>(have: &[E], missing: &[E], surplus: &[E]) -> SetDifference {
+/// The step, which also needs what these objects refer to.
+fn with_needs<'a, K: Kind>(
+    mut step: Step<ObjectChange<K>>,
+    objects: impl IntoIterator<Item = &'a Object<K>>,
+) -> Step<ObjectChange<K>> {
+    if let Some(concerned) = &mut step.description.objects {
+        let needs = objects.into_iter().filter_map(Object::needs).flatten();
+        concerned.uses.extend(needs.filter(|name| !concerned.changes.contains(name)));
+    }
+    step
+}
+
+fn difference<E: KeyedEntry>(have: &[E], missing: &[E], surplus: &[E]) -> SetDifference {
     let keys: BTreeSet<_> = have.iter().map(E::key).collect();
     let change = missing.iter().filter(|entry| keys.contains(&entry.key())).count();
     SetDifference {

@@ -2,8 +2,8 @@
 
 use async_trait::async_trait;
 
-use super::{Action, Attributes, Change, Kind, Object, Objects, Reply, Set};
-use crate::{Error, ErrorKind, Outcome, Result, Retry, plan::WriteConflict};
+use super::{Action, Attributes, ChangeReply, Kind, Object, ObjectChange, Objects, Set};
+use crate::{Error, ErrorKind, RequestOutcome, Result, Retry, plan::WriteConflict};
 
 /// The calls of a provider for its objects. Ids are in the observed objects.
 #[async_trait]
@@ -14,7 +14,7 @@ pub trait ObjectCalls<K: Kind>: Sync {
         object: &Object<K>,
         children: &[Object<K>],
         observed: &Objects<K>,
-    ) -> Result<Reply<K>>;
+    ) -> Result<ChangeReply<K>>;
 
     /// Gives attributes of an object other values, by the call with this label.
     async fn update(
@@ -23,7 +23,7 @@ pub trait ObjectCalls<K: Kind>: Sync {
         call: &'static str,
         _attributes: &Attributes,
         _observed: &Objects<K>,
-    ) -> Result<Reply<K>> {
+    ) -> Result<ChangeReply<K>> {
         Err(unsupported(object, call))
     }
 
@@ -31,7 +31,12 @@ pub trait ObjectCalls<K: Kind>: Sync {
     async fn delete(&self, object: &Object<K>, cascade: bool) -> Result<()>;
 
     /// Adds entries to a set of an object. An error means that none was added.
-    async fn add(&self, object: &Object<K>, set: &'static str, _entries: &[K::Entry]) -> Result<Reply<K>> {
+    async fn add(
+        &self,
+        object: &Object<K>,
+        set: &'static str,
+        _entries: &[K::Entry],
+    ) -> Result<ChangeReply<K>> {
         Err(unsupported(object, set))
     }
 
@@ -41,7 +46,12 @@ pub trait ObjectCalls<K: Kind>: Sync {
     }
 
     /// Gives a set of an object these entries and no others.
-    async fn set(&self, object: &Object<K>, set: &'static str, _entries: &[K::Entry]) -> Result<Reply<K>> {
+    async fn set(
+        &self,
+        object: &Object<K>,
+        set: &'static str,
+        _entries: &[K::Entry],
+    ) -> Result<ChangeReply<K>> {
         Err(unsupported(object, set))
     }
 }
@@ -61,16 +71,16 @@ pub fn stale() -> Error {
 /// Sends a change.
 ///
 /// A batch that the cloud refuses because of an entry is halved until the entry is alone; it is then in
-/// [`Reply::refused`], and everything else is done. Once an entry is refused because a quota is exhausted, the rest is
+/// [`ChangeReply::refused`], and everything else is done. Once an entry is refused because a quota is exhausted, the rest is
 /// refused with it.
 ///
 /// # Errors
 /// As the call fails; [`stale`] if the object is not among the observed ones, or its id is not known.
 pub async fn send<K: Kind>(
     calls: &impl ObjectCalls<K>,
-    change: &Change<K>,
+    change: &ObjectChange<K>,
     observed: &Objects<K>,
-) -> Result<Reply<K>> {
+) -> Result<ChangeReply<K>> {
     if let Action::Create(object, children) = &change.action {
         return calls.create(object, children, observed).await;
     }
@@ -78,7 +88,7 @@ pub async fn send<K: Kind>(
     let object = object.filter(|object| !object.id.is_empty()).ok_or_else(stale)?;
     match &change.action {
         Action::Update(call, attributes) => calls.update(object, call, attributes, observed).await,
-        Action::Delete(cascade) => calls.delete(object, *cascade).await.map(|()| Reply::default()),
+        Action::Delete(cascade) => calls.delete(object, *cascade).await.map(|()| ChangeReply::default()),
         Action::Add(set, entries) => bisect(calls, object, set, entries, true).await,
         Action::Remove(set, entries) => {
             // As they were observed: entries that the cloud itself added to a new object have an id there.
@@ -97,15 +107,15 @@ async fn bisect<K: Kind>(
     set: &Set<K>,
     entries: &[K::Entry],
     add: bool,
-) -> Result<Reply<K>> {
-    let mut all = Reply::default();
+) -> Result<ChangeReply<K>> {
+    let mut all = ChangeReply::default();
     let mut rest = vec![entries];
     rest.retain(|entries| !entries.is_empty());
     while let Some(entries) = rest.pop() {
         let result = if add {
             calls.add(object, set.name, entries).await
         } else {
-            calls.remove(object, set.name, entries).await.map(|()| Reply::default())
+            calls.remove(object, set.name, entries).await.map(|()| ChangeReply::default())
         };
         match (result, entries) {
             (Ok(reply), _) => {
@@ -136,7 +146,7 @@ async fn bisect<K: Kind>(
 
 /// Whether a call was refused because of its entries, so that a call with fewer entries may succeed.
 fn is_about_entries(error: &Error) -> bool {
-    error.outcome() != Outcome::Unknown
+    error.outcome() != RequestOutcome::Unknown
         && WriteConflict::of(error).is_none()
         && matches!(
             error.kind(),

@@ -1,16 +1,23 @@
 //! The model of the fake load balancers.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
 use super::{
     Balancer, CLASS, CLASS_ELSEWHERE, COLOUR, FINALIZER_INSIDE, FINALIZER_OUTSIDE, ID, NO_PARTS, PLACE,
-    PLACE_ELSEWHERE, WOOD,
+    PLACE_ELSEWHERE, WOOD, region::RegionState,
 };
 use crate::{
     Error, ErrorKind,
     load_balancer::{
-        Blocked, Claim, ClusterSnapshot, ClusterView, Effect, Effects, Ingress, OwnershipTag,
-        ProviderFinalizers, ServiceEvent, ServiceId, ServiceView, StepDescription,
+        Blocked, Claim, ClusterSnapshot, ClusterView, Effect, Effects, FormerLoadBalancer, Ingress,
+        OwnershipTag, ProviderFinalizers, ServiceEvent, ServiceId, ServiceNode, ServiceView, StepDescription,
+        StepObjects,
     },
     plan::{
         self, CheckResult, Fact, Member, Membership, Orphan, PartModel, PartOutput, Parts, Plan, Step,
@@ -34,11 +41,56 @@ part_keys! {
     }
 }
 
+/// The Services of each node. A listing or a read shares most of them with the next one.
+pub(super) type Hosts = BTreeMap<String, Arc<BTreeSet<String>>>;
+
+/// Adds Services to a node, and removes others.
+pub(super) fn change_host(
+    hosts: &mut Hosts,
+    host: &str,
+    joins: &BTreeSet<String>,
+    leaves: &BTreeSet<String>,
+) {
+    let services = Arc::make_mut(hosts.entry(host.to_owned()).or_default());
+    services.extend(joins.iter().cloned());
+    services.retain(|service| !leaves.contains(service));
+    hosts.retain(|_, services| !services.is_empty());
+}
+
 /// The listings.
 #[derive(Debug, Default)]
 pub struct Directory {
-    pub(super) balancers: Vec<Balancer>,
-    pub(super) on_hosts: BTreeSet<String>,
+    pub(super) balancers: Vec<Arc<Balancer>>,
+    /// The first balancer of each name.
+    by_name: HashMap<Arc<str>, usize>,
+    hosts: Hosts,
+    lookups: Arc<AtomicUsize>,
+}
+
+impl Directory {
+    pub(super) fn new(state: &RegionState) -> Self {
+        let balancers: Vec<_> = state.balancers.values().map(Arc::clone).collect();
+        let mut by_name = HashMap::with_capacity(balancers.len());
+        for (index, balancer) in balancers.iter().enumerate() {
+            by_name.entry(Arc::from(balancer.name.as_str())).or_insert(index);
+        }
+        Self {
+            balancers,
+            by_name,
+            hosts: state.hosts.clone(),
+            lookups: Arc::clone(&state.lookups),
+        }
+    }
+
+    fn named(&self, name: &str) -> Option<&Balancer> {
+        self.balancers.get(*self.by_name.get(name)?).map(AsRef::as_ref)
+    }
+
+    /// How often the parts of a Service were looked up in the listings of this cloud.
+    #[must_use]
+    pub fn lookups(&self) -> usize {
+        self.lookups.load(Ordering::Relaxed)
+    }
 }
 
 /// The observed state of a part.
@@ -47,7 +99,7 @@ pub enum Observed {
     /// A balancer, or none.
     Balancer(Option<Balancer>),
     /// The Services by node.
-    Hosts(BTreeMap<String, BTreeSet<String>>),
+    Hosts(Hosts),
 }
 
 /// The desired state of a part.
@@ -74,7 +126,7 @@ pub enum Desired {
 
 /// The cloud's reply to a create.
 #[derive(Clone, Debug)]
-pub struct Reply {
+pub struct RegionReply {
     pub(super) id: u64,
     pub(super) address: String,
 }
@@ -103,7 +155,7 @@ pub struct ModelChange {
     pub action: Action,
 }
 
-impl plan::Change for ModelChange {
+impl plan::CloudChange for ModelChange {
     fn describe(&self) -> StepDescription {
         let thing = &self.thing;
         let (label, effect, sentence) = match &self.action {
@@ -171,7 +223,7 @@ impl PartModel for Model {
     type Desired = Desired;
     type Observed = Observed;
     type Change = ModelChange;
-    type Reply = Option<Reply>;
+    type Reply = Option<RegionReply>;
 
     fn provider(&self) -> &'static str {
         "fake"
@@ -205,10 +257,10 @@ impl PartModel for Model {
         if service.labels.contains_key(NO_PARTS) {
             return Parts::default();
         }
+        directory.lookups.fetch_add(1, Ordering::Relaxed);
         let name = balancer_name(&service.id);
         let owner = service.id.to_string();
-        let named = directory.balancers.iter().find(|balancer| balancer.name == name);
-        let balancer = match named.and_then(|balancer| balancer.id.known()) {
+        let balancer = match directory.named(&name).and_then(|balancer| balancer.id.known()) {
             Some(id) => Key::Id(*id),
             None => Key::New(name),
         };
@@ -216,13 +268,29 @@ impl PartModel for Model {
         if matches!(balancer, Key::Id(_)) {
             tagged.push(balancer.clone());
         }
-        if directory.on_hosts.contains(&owner) {
+        if directory.hosts.values().any(|services| services.contains(&owner)) {
             tagged.push(Key::Hosts);
         }
         Parts {
             named: vec![balancer, Key::Hosts],
             tagged,
         }
+    }
+
+    fn former(
+        &self,
+        service: &ServiceView,
+        cluster: &ClusterView,
+        directory: &Directory,
+    ) -> FormerLoadBalancer {
+        let name = balancer_name(&service.id);
+        let Some(balancer) = directory.named(&name) else {
+            return FormerLoadBalancer::Missing;
+        };
+        let ownership = cluster.ownership_tag.ownership(balancer.tag.as_deref());
+        let is_member = |node: &ServiceNode| balancer.members.contains(&node.view.name);
+        let has_node = cluster.nodes.all().iter().any(is_member);
+        FormerLoadBalancer::new(format!("balancer {name}"), &ownership, has_node)
     }
 
     fn orphans(&self, snapshot: &ClusterSnapshot, directory: &Directory) -> Vec<Orphan<Key>> {
@@ -263,16 +331,17 @@ impl PartModel for Model {
 
     fn desired(&self, key: &Key, members: &[Member<Self>], cluster: &ClusterView, (): &()) -> Desired {
         if *key == Key::Hosts {
-            let with = |membership: Membership| {
-                members
-                    .iter()
-                    .filter(|member| member.membership == membership)
-                    .map(|member| member.service.id.to_string())
-                    .collect()
-            };
+            let (mut joins, mut leaves) = (BTreeSet::new(), BTreeSet::new());
+            for member in members {
+                match member.membership {
+                    Membership::Active => joins.insert(member.service.id.to_string()),
+                    Membership::Leaving => leaves.insert(member.service.id.to_string()),
+                    Membership::Frozen(_) => continue,
+                };
+            }
             return Desired::Hosts {
-                joins: with(Membership::Active),
-                leaves: with(Membership::Leaving),
+                joins,
+                leaves,
                 nodes: node_names(cluster),
             };
         }
@@ -299,13 +368,16 @@ impl PartModel for Model {
         }
     }
 
-    fn fold(&self, _: &Key, change: &ModelChange, reply: Option<&Option<Reply>>, observed: &mut Observed) {
+    fn fold(
+        &self,
+        _: &Key,
+        change: &ModelChange,
+        reply: Option<&Option<RegionReply>>,
+        observed: &mut Observed,
+    ) {
         match (&change.action, observed) {
             (Action::Host(joins, leaves), Observed::Hosts(hosts)) => {
-                let host = hosts.entry(change.thing.clone()).or_default();
-                host.extend(joins.iter().cloned());
-                host.retain(|service| !leaves.contains(service));
-                hosts.retain(|_, services| !services.is_empty());
+                change_host(hosts, &change.thing, joins, leaves);
             }
             (Action::Create(new), Observed::Balancer(have)) => {
                 let have = have.get_or_insert_with(|| new.clone());
@@ -323,7 +395,9 @@ impl PartModel for Model {
 
     fn rekey(&self, key: &Key, observed: &Observed) -> Option<Key> {
         match (key, observed) {
-            (Key::New(_), Observed::Balancer(Some(balancer))) => balancer.id.known().map(|id| Key::Id(*id)),
+            (Key::New(_) | Key::Id(_), Observed::Balancer(Some(balancer))) => {
+                balancer.id.known().map(|id| Key::Id(*id)).filter(|now| now != key)
+            }
             _ => None,
         }
     }
@@ -358,13 +432,13 @@ fn plan_hosts(
     joins: &BTreeSet<String>,
     leaves: &BTreeSet<String>,
     nodes: &Option<BTreeSet<String>>,
-    have: &BTreeMap<String, BTreeSet<String>>,
+    have: &Hosts,
 ) -> Plan<ModelChange> {
     let mut plan = Plan::default();
     let all: BTreeSet<_> = nodes.iter().flatten().chain(have.keys()).collect();
     let nothing = BTreeSet::new();
     for node in all {
-        let on = have.get(node).unwrap_or(&nothing);
+        let on = have.get(node).map_or(&nothing, AsRef::as_ref);
         let add: BTreeSet<_> = match nodes {
             Some(nodes) if nodes.contains(node) => joins.difference(on).cloned().collect(),
             _ => BTreeSet::new(),
@@ -376,10 +450,12 @@ fn plan_hosts(
             .cloned()
             .collect();
         if !add.is_empty() || !remove.is_empty() {
-            plan.steps.push(Step::new(ModelChange {
+            let step = Step::new(ModelChange {
                 thing: node.clone(),
                 action: Action::Host(add, remove),
-            }));
+            });
+            // Nodes are independent of each other.
+            plan.steps.push(step.with_objects(StepObjects::changing([format!("node {node}")])));
         }
     }
     plan

@@ -1,8 +1,8 @@
 //! The cloud calls of the fake load balancers.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
-    sync::Arc,
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, atomic::AtomicUsize},
     time::Duration,
 };
 
@@ -11,12 +11,14 @@ use tokio::time::Instant;
 
 use super::{
     Balancer, FakeBalancers,
-    model::{Action, Directory, Key, Model, ModelChange, Observed, Reply},
+    model::{Action, Directory, Hosts, Key, Model, ModelChange, Observed, RegionReply, change_host},
 };
 use crate::{
     Error, ErrorKind, Freshness, Priority, Result,
     load_balancer::{ClusterView, ReadOptions},
-    plan::{Change as _, Fact, GatheredInputs, Member, Outcome, PartCloud, ScopeCheck, Wait},
+    plan::{
+        CloudChange as _, Fact, GatheredInputs, Member, PartCloud, ScopeCheck, SendOptions, SendOutcome, Wait,
+    },
 };
 
 /// A read of a part.
@@ -31,14 +33,16 @@ pub struct Read {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct State {
-    pub(super) balancers: BTreeMap<u64, Balancer>,
-    pub(super) hosts: BTreeMap<String, BTreeSet<String>>,
+pub(crate) struct RegionState {
+    pub(super) balancers: BTreeMap<u64, Arc<Balancer>>,
+    pub(super) hosts: Hosts,
     pub(super) faults: Vec<(&'static str, Error)>,
     pub(super) broken: Option<Error>,
     pub(super) polls: u32,
     pub(super) writes: Vec<String>,
     pub(super) reads: Vec<Read>,
+    /// Counts the lookups in its listings.
+    pub(super) lookups: Arc<AtomicUsize>,
     last: u64,
     /// The number of polls until each accepted step is done.
     pub(super) in_progress: HashMap<String, u32>,
@@ -51,18 +55,18 @@ const WAIT: Wait = Wait {
     deadline: Duration::from_secs(60),
 };
 
-impl State {
+impl RegionState {
     fn check(&self) -> Result<()> {
         self.broken.clone().map_or(Ok(()), Err)
     }
 
-    fn carry_out(&mut self, change: &ModelChange, seen: &Observed) -> Result<Option<Reply>> {
-        self.directory = None;
+    fn carry_out(&mut self, change: &ModelChange, seen: &Observed) -> Result<Option<RegionReply>> {
+        if matches!(change.action, Action::Create(_) | Action::Delete | Action::Host(..)) {
+            // The others change nothing that the listings show.
+            self.directory = None;
+        }
         if let Action::Host(joins, leaves) = &change.action {
-            let host = self.hosts.entry(change.thing.clone()).or_default();
-            host.extend(joins.iter().cloned());
-            host.retain(|service| !leaves.contains(service));
-            self.hosts.retain(|_, services| !services.is_empty());
+            change_host(&mut self.hosts, &change.thing, joins, leaves);
             return Ok(None);
         }
         if let Action::Create(new) = &change.action {
@@ -74,15 +78,15 @@ impl State {
                 address: Fact::Known(address.clone()),
                 ..new.clone()
             };
-            self.balancers.insert(id, created);
-            return Ok(Some(Reply { id, address }));
+            self.balancers.insert(id, Arc::new(created));
+            return Ok(Some(RegionReply { id, address }));
         }
         let not_found = || Error::new(ErrorKind::NotFound, "balancer not found");
         let Observed::Balancer(Some(seen)) = seen else {
             return Err(not_found());
         };
         let id = *seen.id.get()?;
-        let balancer = self.balancers.get_mut(&id).ok_or_else(not_found)?;
+        let balancer = Arc::make_mut(self.balancers.get_mut(&id).ok_or_else(not_found)?);
         match &change.action {
             Action::Ports(ports) => balancer.ports.clone_from(ports),
             Action::Members(members) => balancer.members.clone_from(members),
@@ -107,10 +111,7 @@ impl PartCloud<Model> for FakeBalancers {
         {
             return Ok(Arc::clone(directory));
         }
-        let directory = Arc::new(Directory {
-            balancers: state.balancers.values().cloned().collect(),
-            on_hosts: state.hosts.values().flatten().cloned().collect(),
-        });
+        let directory = Arc::new(Directory::new(&state));
         state.directory = Some((Instant::now(), Arc::clone(&directory)));
         Ok(directory)
     }
@@ -139,10 +140,12 @@ impl PartCloud<Model> for FakeBalancers {
         state.check()?;
         Ok(match key {
             Key::Hosts => Observed::Hosts(state.hosts.clone()),
-            Key::Id(id) => Observed::Balancer(state.balancers.get(id).cloned()),
+            Key::Id(id) => {
+                Observed::Balancer(state.balancers.get(id).map(|balancer| Balancer::clone(balancer)))
+            }
             Key::New(name) => {
                 let named = state.balancers.values().find(|balancer| &balancer.name == name);
-                Observed::Balancer(named.cloned())
+                Observed::Balancer(named.map(|balancer| Balancer::clone(balancer)))
             }
         })
     }
@@ -152,8 +155,8 @@ impl PartCloud<Model> for FakeBalancers {
         _: &Key,
         change: &ModelChange,
         observed: &Observed,
-        _: Priority,
-    ) -> Result<Outcome<Option<Reply>, String>> {
+        _: &SendOptions,
+    ) -> Result<SendOutcome<Option<RegionReply>, String>> {
         let sentence = change.describe().sentence;
         self.state.lock().writes.push(sentence.clone());
         let mut open = self.open.subscribe();
@@ -166,11 +169,11 @@ impl PartCloud<Model> for FakeBalancers {
         }
         let reply = state.carry_out(change, observed)?;
         if state.polls == 0 {
-            return Ok(Outcome::Done(reply));
+            return Ok(SendOutcome::Done(reply));
         }
         let polls = state.polls;
         state.in_progress.insert(sentence.clone(), polls);
-        Ok(Outcome::Accepted {
+        Ok(SendOutcome::Accepted {
             reply,
             ticket: sentence,
             wait: WAIT,

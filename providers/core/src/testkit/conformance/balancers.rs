@@ -38,6 +38,11 @@ pub trait BalancerSubject: Send + Sync {
     /// addresses) are replaced by words. An object that exists twice is two lines.
     async fn picture(&self) -> Result<Vec<String>, BoxError>;
 
+    /// Whether the provider can read who owns an object. Without the right to, the name alone identifies the Service.
+    fn reads_ownership(&self) -> bool {
+        true
+    }
+
     /// The calls since the last call of this method, in order.
     fn take_calls(&self) -> Vec<CloudCall>;
 

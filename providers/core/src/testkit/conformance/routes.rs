@@ -14,7 +14,7 @@ use self::fixture::{RouteFixture, apply, ensure_applied, pods, routes_of, with_p
 use super::{BoxError, Checked, Subject, by_name, present, report};
 use crate::{
     Cloud, ErrorKind, NodeView, Priority,
-    routes::{Applied, Changes, CloudRoute, ClusterCidrs, Desired, Observed, RouteNode, RoutePlan},
+    routes::{Applied, CloudRoute, ClusterCidrs, Desired, Observed, RouteChanges, RouteNode, RoutePlan},
 };
 
 /// The cluster CIDR of the suite. No other routes in the cloud under test may use it.
@@ -130,7 +130,7 @@ async fn no_changes_send_no_request(fixture: &RouteFixture<'_>) -> Checked {
     // The first call may read what later calls need.
     routes_of(&*cloud)?.unsupported_reason(Priority::User).await?;
     let before = fixture.subject.requests();
-    ensure_applied(&apply(&*cloud, &Changes::default()).await?)?;
+    ensure_applied(&apply(&*cloud, &RouteChanges::default()).await?)?;
     let after = fixture.subject.requests();
     ensure!(before == after, "{before:?} requests before, {after:?} after");
     Ok(())
@@ -213,9 +213,9 @@ async fn routes_outside_the_cluster_cidr_are_left_unchanged(fixture: &RouteFixtu
     for route in &mut foreign {
         route.destination = outside;
     }
-    let changes = Changes {
+    let changes = RouteChanges {
         create: foreign,
-        ..Changes::default()
+        ..RouteChanges::default()
     };
     ensure_applied(&apply(&*cloud, &changes).await?)?;
     for remaining in [&nodes[..], nodes.get(2..).unwrap_or_default()] {

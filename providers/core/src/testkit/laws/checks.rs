@@ -154,7 +154,8 @@ pub async fn converges<L: Lawful>(model: &L, case: &Case<L::Truth>) -> Result<()
             }
         }
     }
-    cloud.destroyed().map_or(Ok(()), |how| Err(broken(LAW, how)))
+    cloud.destroyed().map_or(Ok(()), |how| Err(broken(LAW, how)))?;
+    cloud.too_early().map_or(Ok(()), |how| Err(broken("ordered", how)))
 }
 
 fn is_served(have: &Served, want: &Served) -> bool {
@@ -386,6 +387,9 @@ pub async fn restartable<L: Lawful>(model: &L, case: &Case<L::Truth>) -> Result<
             }
             if let Some(how) = cloud.foreign_change() {
                 return Err(broken("polite", format!("write {at}, {fault:?}: {how}")));
+            }
+            if let Some(how) = cloud.too_early() {
+                return Err(broken("ordered", format!("write {at}, {fault:?}: {how}")));
             }
         }
     }

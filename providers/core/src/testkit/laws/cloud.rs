@@ -10,15 +10,22 @@ use std::{
 };
 
 use async_trait::async_trait;
+use futures_util::FutureExt;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::{CloudBehavior, Lawful, different, foreign};
+use super::{
+    AcceptedChange, CloudBehavior, Lawful,
+    concurrent::Dice,
+    different, foreign,
+    operations::{Operation, OperationEnd, Operations, RequestAnswer},
+};
 use crate::{
-    Error, ErrorKind, Outcome as WriteOutcome, Priority, Result, Retry,
-    load_balancer::{ClusterView, ReadOptions},
+    Error, ErrorKind, Priority, RequestOutcome, Result, Retry,
+    load_balancer::{ClusterView, Effect, ReadOptions},
     plan::{
-        Change as _, GatheredInputs, Member, Membership, Outcome, PartCloud, PartModel, ScopeCheck, Wait,
+        CloudChange as _, GatheredInputs, Member, Membership, PartCloud, PartModel, ScopeCheck, SendOptions,
+        SendOutcome, Wait,
     },
 };
 
@@ -79,14 +86,30 @@ impl Fault {
 /// The next id in all clouds, so that a cloud that continues with the objects of another one does not repeat its ids.
 static SERIAL: AtomicU64 = AtomicU64::new(1);
 
+/// Random pauses of calls.
+#[derive(Debug)]
+pub(super) struct Pace(Dice);
+
+impl Pace {
+    pub(super) fn new(dice: Dice) -> Self {
+        Self(dice)
+    }
+}
+
+/// How long a change is refused whose objects are not ready.
+const NOT_READY: Duration = Duration::from_secs(1);
+/// The first id of a cloud that counts alone.
+const OWN_SERIALS: u64 = 1000;
+
 /// A cloud in memory. It has objects, counts writes, and can fail.
 pub struct MemoryCloud<L: Lawful> {
     model: L,
-    state: Mutex<State<L>>,
+    state: Mutex<LawCloudState<L>>,
     pub(super) killed: Notify,
+    pace: Mutex<Option<Pace>>,
 }
 
-struct State<L: Lawful> {
+struct LawCloudState<L: Lawful> {
     truth: L::Truth,
     directory: Option<Arc<L::Directory>>,
     /// The foreign objects after the last write, unless something else changed the contents since then.
@@ -101,6 +124,8 @@ struct State<L: Lawful> {
     done: Vec<String>,
     /// The accepted changes by their sentences: the part, and the number of remaining polls.
     polls: HashMap<String, (L::Key, u8)>,
+    /// The same of a cloud in which a change [occupies objects](AcceptedChange::OccupiesObjects).
+    operations: Operations<L>,
     /// Accepted changes that will fail.
     failing: HashSet<String>,
     /// The last members of each part: leftovers are found by their names.
@@ -110,11 +135,15 @@ struct State<L: Lawful> {
     dead: bool,
     foreign_change: Option<String>,
     destroyed: Option<String>,
+    /// The first change that was sent before one that it needs had ended.
+    too_early: Option<String>,
     scope_check: ScopeCheck,
     names_ids: bool,
+    /// The next id in this cloud alone, so that a history has the same ids in every run.
+    own_serial: Option<u64>,
 }
 
-impl<L: Lawful> State<L> {
+impl<L: Lawful> LawCloudState<L> {
     /// The contents, for a change that is no write of the process.
     fn truth_mut(&mut self) -> &mut L::Truth {
         (self.directory, self.foreign) = (None, None);
@@ -161,7 +190,7 @@ impl<L: Lawful> MemoryCloud<L> {
     pub fn new(model: L, truth: L::Truth, behavior: CloudBehavior) -> Self {
         Self {
             model,
-            state: Mutex::new(State {
+            state: Mutex::new(LawCloudState {
                 truth,
                 directory: None,
                 foreign: None,
@@ -171,16 +200,44 @@ impl<L: Lawful> MemoryCloud<L> {
                 part_attempts: HashMap::new(),
                 done: Vec::new(),
                 polls: HashMap::new(),
+                operations: Operations::default(),
                 failing: HashSet::new(),
                 members: HashMap::new(),
                 cluster: ClusterView::default(),
                 dead: false,
                 foreign_change: None,
                 destroyed: None,
+                too_early: None,
                 scope_check: ScopeCheck::Verified,
                 names_ids: false,
+                own_serial: None,
             }),
             killed: Notify::new(),
+            pace: Mutex::new(None),
+        }
+    }
+
+    /// Calls take random times from now on, and ids are the same in every run.
+    pub(super) fn set_pace(&self, pace: Pace) {
+        self.state.lock().own_serial = Some(OWN_SERIALS);
+        *self.pace.lock() = Some(pace);
+    }
+
+    /// A random pause, in which other tasks run.
+    async fn pause(&self) {
+        let (yields, milliseconds) = match &mut *self.pace.lock() {
+            Some(Pace(dice)) => {
+                let yields = dice.below(4);
+                let is_slow = dice.below(4) == 0;
+                (yields, if is_slow { dice.below(30) } else { 0 })
+            }
+            None => return,
+        };
+        for _ in 0..yields {
+            tokio::task::yield_now().await;
+        }
+        if milliseconds > 0 {
+            tokio::time::sleep(Duration::from_millis(milliseconds as u64)).await;
         }
     }
 
@@ -211,6 +268,13 @@ impl<L: Lawful> MemoryCloud<L> {
         self.state.lock().foreign_change.clone()
     }
 
+    /// The first change that was sent before one that it needs had ended, if any. Changes that a process sent which was killed
+    /// do not count.
+    #[must_use]
+    pub fn too_early(&self) -> Option<String> {
+        self.state.lock().too_early.clone()
+    }
+
     /// The first deletion although members stay, if any.
     pub(super) fn destroyed(&self) -> Option<String> {
         self.state.lock().destroyed.clone()
@@ -228,6 +292,8 @@ impl<L: Lawful> MemoryCloud<L> {
 
     /// Starts a new process.
     pub(super) fn revive(&self) {
+        // Several calls may have noticed the kill.
+        self.killed.notified().now_or_never();
         let mut state = self.state.lock();
         let state = &mut *state;
         state.dead = false;
@@ -237,10 +303,25 @@ impl<L: Lawful> MemoryCloud<L> {
                 self.model.fail(state.truth_mut(), &key);
             }
         }
+        for operation in state.operations.restart() {
+            self.end(state, &operation);
+        }
+    }
+
+    /// The operation has ended: a create was visible before, any other change is carried out now. If it failed, a created object
+    /// is removed.
+    fn end(&self, state: &mut LawCloudState<L>, operation: &Operation<L>) {
+        let (key, change) = (&operation.key, &operation.change);
+        match (operation.effect, operation.fails) {
+            (Effect::Create, true) => self.model.undo_create(state.truth_mut(), key, change),
+            (Effect::Create, false) | (_, true) => {}
+            (_, false) => self.apply(state, key, change, &operation.reply),
+        }
     }
 
     /// Never returns if the process is dead.
     async fn live(&self) {
+        self.pause().await;
         if self.state.lock().dead {
             self.killed.notify_one();
             std::future::pending::<()>().await;
@@ -253,25 +334,50 @@ impl<L: Lawful> MemoryCloud<L> {
 
     fn commit(&self, key: &L::Key, change: &L::Change, seen: &L::Observed) -> L::Reply {
         let mut state = self.state.lock();
-        let state = &mut *state;
-        let sentence = change.describe().sentence;
+        self.check_members(&mut state, key, change);
+        let reply = self.reply(&mut state, change, seen);
+        self.apply(&mut state, key, change, &reply);
+        reply
+    }
+
+    /// Records a change that deletes what members use that stay.
+    fn check_members(&self, state: &mut LawCloudState<L>, key: &L::Key, change: &L::Change) {
+        let members = state.members.get(key).map(Vec::as_slice).unwrap_or_default();
+        let view = self.model.view(&state.truth, key, members, &state.cluster);
+        let mut staying = members.iter().filter(|member| member.membership != Membership::Leaving);
+        if staying.any(|member| self.model.destroys(change, &view, &member.service)) {
+            let sentence = change.describe().sentence;
+            state
+                .destroyed
+                .get_or_insert_with(|| format!("{key}: `{sentence}` was sent although members stay"));
+        }
+    }
+
+    /// The reply to a change.
+    fn reply(&self, state: &mut LawCloudState<L>, change: &L::Change, seen: &L::Observed) -> L::Reply {
+        let serial = match &mut state.own_serial {
+            Some(serial) => {
+                *serial += 1;
+                *serial
+            }
+            None => SERIAL.fetch_add(1, Ordering::Relaxed),
+        };
         let ids = Ids {
-            serial: SERIAL.fetch_add(1, Ordering::Relaxed),
+            serial,
             is_by_name: state.names_ids,
         };
-        let reply = self.model.reply(change, seen, &ids);
+        self.model.reply(change, seen, &ids)
+    }
+
+    /// Carries out a change.
+    fn apply(&self, state: &mut LawCloudState<L>, key: &L::Key, change: &L::Change, reply: &L::Reply) {
+        let sentence = change.describe().sentence;
         let before = state.foreign.take();
         let before = before.unwrap_or_else(|| foreign(&self.model, &state.truth));
         // The cloud changes its own contents, not those that the engine observed.
         let members = state.members.get(key).map(Vec::as_slice).unwrap_or_default();
         let mut view = self.model.view(&state.truth, key, members, &state.cluster);
-        let mut staying = members.iter().filter(|member| member.membership != Membership::Leaving);
-        if staying.any(|member| self.model.destroys(change, &view, &member.service)) {
-            state
-                .destroyed
-                .get_or_insert_with(|| format!("{key}: `{sentence}` was sent although members stay"));
-        }
-        self.model.fold(key, change, Some(&reply), &mut view);
+        self.model.fold(key, change, Some(reply), &mut view);
         self.model.store(&mut state.truth, key, view);
         let after = foreign(&self.model, &state.truth);
         if before != after {
@@ -282,7 +388,139 @@ impl<L: Lawful> MemoryCloud<L> {
         }
         (state.directory, state.foreign) = (None, Some(after));
         state.done.push(sentence);
-        reply
+    }
+
+    /// Begins an operation that carries out the change. If another operation occupies its objects, the change is refused.
+    fn begin_operation(
+        &self,
+        key: &L::Key,
+        change: &L::Change,
+        seen: &L::Observed,
+        options: &SendOptions,
+        end: OperationEnd,
+    ) -> Result<SendOutcome<L::Reply, String>> {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        let description = change.describe();
+        let members = state.members.get(key).map(Vec::as_slice).unwrap_or_default();
+        let view = self.model.view(&state.truth, key, members, &state.cluster);
+        let conflict = state.operations.conflict(key, &description);
+        let refusal = self.model.refuses(change, &view);
+        if conflict.is_some() || refusal.is_some() {
+            let is_known = conflict.as_ref().is_none_or(|conflict| conflict.is_known);
+            let why = conflict.map(|conflict| conflict.sentence).or(refusal).unwrap_or_default();
+            if is_known {
+                let text = format!("{key}: `{}` was sent too early: {why}", description.sentence);
+                state.too_early.get_or_insert(text);
+            }
+            for operation in state.operations.wait_for(key, &description) {
+                self.end(state, &operation);
+            }
+            return Err(conflict_error(Retry::Fixed(NOT_READY)));
+        }
+        self.check_members(state, key, change);
+        let reply = self.reply(state, change, seen);
+        if description.effect == Effect::Create {
+            self.apply(state, key, change, &reply);
+        }
+        let polls = state.behavior.polls;
+        let ticket = state.operations.begin(Operation {
+            key: key.clone(),
+            change: change.clone(),
+            reply: reply.clone(),
+            effect: description.effect,
+            description,
+            left: polls,
+            fails: end == OperationEnd::Fails,
+            is_known: end != OperationEnd::Unknown || options.request_id.is_some(),
+            request_id: options.request_id.clone(),
+        });
+        let wait = WAIT;
+        Ok(SendOutcome::Accepted { reply, ticket, wait })
+    }
+
+    /// The answer to a change that was sent before with this id.
+    fn answer_again(&self, options: &SendOptions) -> Option<Result<SendOutcome<L::Reply, String>>> {
+        let state = self.state.lock();
+        let answer = match state.operations.request(options.request_id.as_ref()?)? {
+            RequestAnswer::InProgress { ticket, reply } => Ok(SendOutcome::Accepted {
+                reply,
+                ticket,
+                wait: WAIT,
+            }),
+            RequestAnswer::Ended(reply) => Ok(SendOutcome::Done(reply)),
+            RequestAnswer::Failed => Err(Error::new(ErrorKind::Unexpected, "the operation failed")),
+        };
+        Some(answer)
+    }
+
+    /// Sends a change to a cloud in which changes occupy objects.
+    async fn send_operation(
+        &self,
+        key: &L::Key,
+        change: &L::Change,
+        seen: &L::Observed,
+        options: &SendOptions,
+    ) -> Result<SendOutcome<L::Reply, String>> {
+        if let Some(answer) = self.answer_again(options) {
+            return answer;
+        }
+        let fault = self.next_fault(key);
+        let end = match fault {
+            Some(Fault::AcceptedThenFailed) => OperationEnd::Fails,
+            Some(Fault::NoAnswerDone) => OperationEnd::Unknown,
+            _ => OperationEnd::Succeeds,
+        };
+        match fault {
+            Some(Fault::KilledBefore) => {
+                self.die();
+                self.live().await;
+            }
+            Some(Fault::NoAnswerNotDone) => return Err(no_answer()),
+            Some(Fault::Unavailable) => return Err(Error::new(ErrorKind::Unavailable, "out of order")),
+            Some(Fault::Busy) => return Err(conflict_error(Retry::Fixed(Duration::ZERO))),
+            Some(Fault::Stale) => return Err(conflict_error(Retry::Never)),
+            _ => {}
+        }
+        let accepted = self.begin_operation(key, change, seen, options, end);
+        match fault {
+            Some(Fault::KilledAfterCommit) => {
+                self.die();
+                self.live().await;
+            }
+            Some(Fault::KilledThenFailed) => {
+                self.state.lock().operations.fail_all();
+                self.die();
+                self.live().await;
+            }
+            Some(Fault::KilledAfterReply) => self.die(),
+            Some(Fault::NoAnswerDone) => return Err(no_answer()),
+            _ => {}
+        }
+        accepted
+    }
+
+    /// Polls an operation.
+    fn poll_operation(&self, key: &L::Key, ticket: &str) -> Result<Option<Duration>> {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        let Some(ended) = state.operations.poll(ticket) else {
+            let text = format!("{key}: {ticket} is not in progress");
+            return Err(Error::new(ErrorKind::Unexpected, text));
+        };
+        let Some(operation) = ended else {
+            return Ok(Some(WAIT.poll));
+        };
+        self.end(state, &operation);
+        if operation.fails {
+            return Err(Error::new(ErrorKind::Unexpected, format!("{ticket} failed")));
+        }
+        Ok(None)
+    }
+
+    fn occupies_objects(&self) -> bool {
+        self.model.accepted_change() == AcceptedChange::OccupiesObjects
+            && self.state.lock().behavior.polls > 0
     }
 
     fn next_fault(&self, key: &L::Key) -> Option<Fault> {
@@ -309,10 +547,10 @@ impl<L: Lawful> MemoryCloud<L> {
 }
 
 fn no_answer() -> Error {
-    Error::new(ErrorKind::Timeout, "no answer").with_outcome(WriteOutcome::Unknown)
+    Error::new(ErrorKind::Timeout, "no answer").with_outcome(RequestOutcome::Unknown)
 }
 
-fn conflict(retry: Retry) -> Error {
+fn conflict_error(retry: Retry) -> Error {
     Error::new(ErrorKind::Conflict, "not now").with_retry(retry)
 }
 
@@ -323,15 +561,21 @@ const WAIT: Wait = Wait {
 
 #[async_trait]
 impl<L: Lawful> PartCloud<L> for MemoryCloud<L> {
-    /// The sentence.
+    /// The sentence, or the number of the operation and the sentence.
     type Ticket = String;
 
     async fn directory(&self, _: ReadOptions) -> Result<Arc<<L as PartModel>::Directory>> {
         self.live().await;
-        let mut state = self.state.lock();
-        let state = &mut *state;
-        let directory = state.directory.get_or_insert_with(|| Arc::new(self.model.directory(&state.truth)));
-        Ok(Arc::clone(directory))
+        let directory = {
+            let mut state = self.state.lock();
+            let state = &mut *state;
+            let directory =
+                state.directory.get_or_insert_with(|| Arc::new(self.model.directory(&state.truth)));
+            Arc::clone(directory)
+        };
+        // The answer may be old when it arrives.
+        self.pause().await;
+        Ok(directory)
     }
 
     async fn inputs(
@@ -351,8 +595,12 @@ impl<L: Lawful> PartCloud<L> for MemoryCloud<L> {
 
     async fn observe(&self, key: &L::Key, members: &[Member<L>], _: ReadOptions) -> Result<L::Observed> {
         self.live().await;
-        let state = self.state.lock();
-        Ok(self.model.view(&state.truth, key, members, &state.cluster))
+        let observed = {
+            let state = self.state.lock();
+            self.model.view(&state.truth, key, members, &state.cluster)
+        };
+        self.pause().await;
+        Ok(observed)
     }
 
     async fn send(
@@ -360,9 +608,12 @@ impl<L: Lawful> PartCloud<L> for MemoryCloud<L> {
         key: &L::Key,
         change: &L::Change,
         observed: &L::Observed,
-        _: Priority,
-    ) -> Result<Outcome<L::Reply, String>> {
+        options: &SendOptions,
+    ) -> Result<SendOutcome<L::Reply, String>> {
         self.live().await;
+        if self.occupies_objects() {
+            return self.send_operation(key, change, observed, options).await;
+        }
         let fault = self.next_fault(key);
         match fault {
             Some(Fault::KilledBefore) => {
@@ -394,8 +645,8 @@ impl<L: Lawful> PartCloud<L> for MemoryCloud<L> {
             }
             Some(Fault::NoAnswerNotDone) => return Err(no_answer()),
             Some(Fault::Unavailable) => return Err(Error::new(ErrorKind::Unavailable, "out of order")),
-            Some(Fault::Busy) => return Err(conflict(Retry::Fixed(Duration::ZERO))),
-            Some(Fault::Stale) => return Err(conflict(Retry::Never)),
+            Some(Fault::Busy) => return Err(conflict_error(Retry::Fixed(Duration::ZERO))),
+            Some(Fault::Stale) => return Err(conflict_error(Retry::Never)),
             Some(Fault::KilledAfterReply | Fault::AcceptedThenFailed) | None => {}
         }
         let reply = self.commit(key, change, observed);
@@ -406,7 +657,7 @@ impl<L: Lawful> PartCloud<L> for MemoryCloud<L> {
         let polls = state.behavior.polls;
         let description = change.describe();
         if polls == 0 || !description.needs_idle {
-            return Ok(Outcome::Done(reply));
+            return Ok(SendOutcome::Done(reply));
         }
         let ticket = description.sentence;
         state.polls.insert(ticket.clone(), (key.clone(), polls));
@@ -414,11 +665,18 @@ impl<L: Lawful> PartCloud<L> for MemoryCloud<L> {
             state.failing.insert(ticket.clone());
         }
         let wait = WAIT;
-        Ok(Outcome::Accepted { reply, ticket, wait })
+        Ok(SendOutcome::Accepted { reply, ticket, wait })
+    }
+
+    fn takes_request_ids(&self) -> bool {
+        self.occupies_objects()
     }
 
     async fn poll(&self, key: &L::Key, ticket: &String, _: Priority) -> Result<Option<Duration>> {
         self.live().await;
+        if self.occupies_objects() {
+            return self.poll_operation(key, ticket);
+        }
         let mut state = self.state.lock();
         let state = &mut *state;
         let Some((_, left)) = state.polls.get_mut(ticket) else {

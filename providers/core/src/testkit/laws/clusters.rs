@@ -237,12 +237,10 @@ fn node(index: usize, address: usize, eligible: bool, provider_id: fn(usize) -> 
 
 /// A cluster with our ownership tag.
 fn snapshot(services: Vec<ServiceView>, name: &str, nodes: NodeSet) -> ClusterSnapshot {
-    ClusterSnapshot {
-        services: services.into_iter().map(Arc::new).collect(),
-        cluster: ClusterView {
-            name: name.into(),
-            ownership_tag: ownership_tag(),
-            nodes,
-        },
-    }
+    let cluster = ClusterView {
+        name: name.into(),
+        ownership_tag: ownership_tag(),
+        nodes,
+    };
+    ClusterSnapshot::new(services.into_iter().map(Arc::new).collect(), cluster)
 }

@@ -70,7 +70,8 @@ pub(super) async fn settle<L: Lawful>(
         let discovery = engine.discover(&request).await.map_err(|error| error.report())?;
         let orphans: Vec<_> = discovery.orphans.iter().filter(|orphan| orphan.deletable).collect();
         let orphans = orphans.iter().map(|orphan| (&orphan.part, &sweep));
-        let mut parts: Vec<_> = discovery.parts.iter().collect();
+        let all = discovery.parts();
+        let mut parts: Vec<_> = all.iter().collect();
         parts.sort_by_key(|part| order.iter().position(|known| known == *part).unwrap_or(usize::MAX));
         for part in &parts {
             if !order.contains(part) {

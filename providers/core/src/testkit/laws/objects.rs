@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{Edit, Ids, Line, Owner, pick, remove};
-use crate::plan::objects::{Action, Change, Kind, Object, Objects, Policy, Reply, SetOrder};
+use crate::plan::objects::{Action, ChangeReply, Kind, Object, ObjectChange, Objects, Policy, SetOrder};
 
 /// The objects of a cloud as trees: a root without a parent, followed by its descendants.
 #[derive(Clone, Debug)]
@@ -85,11 +85,11 @@ impl<K: Kind> ObjectTrees<K> {
 
 /// The answer to a change: ids of the objects that it creates. `detail` gets an object and the answer, and adds the cloud's values.
 pub fn reply<K: Kind>(
-    change: &Change<K>,
+    change: &ObjectChange<K>,
     ids: &Ids,
     detail: impl Fn(&Object<K>, Object<K>) -> Object<K>,
-) -> Reply<K> {
-    let mut reply = Reply::default();
+) -> ChangeReply<K> {
+    let mut reply = ChangeReply::default();
     if let Action::Create(object, children) = &change.action {
         let created = std::iter::once(&**object).chain(children);
         reply.objects.extend(created.map(|object| {
@@ -101,8 +101,33 @@ pub fn reply<K: Kind>(
     reply
 }
 
+/// Why a cloud refuses this change of these objects: the object is in use, or it refers to one that does not exist.
+pub fn refusal<K: Kind>(change: &ObjectChange<K>, objects: &Objects<K>) -> Option<String> {
+    let references = |object: &Object<K>| object.kind.references(object).unwrap_or_default();
+    let missing = |object: &Object<K>| {
+        let parent = object.kind.schema().parent.zip(object.parent.clone());
+        let mut needed = references(object).into_iter().chain(parent);
+        let missing = needed.find(|(kind, key)| objects.get(*kind, key).is_none());
+        missing.map(|(kind, key)| format!("{} does not exist", kind.title(&key, None)))
+    };
+    match &change.action {
+        Action::Create(object, _) => missing(object),
+        Action::Update(_, attributes) => {
+            let mut object = Object::new(change.kind, change.key.clone());
+            object.attributes.clone_from(attributes);
+            missing(&object)
+        }
+        Action::Delete(_) => {
+            let is_used = |other: &&Object<K>| references(other).contains(&(change.kind, change.key.clone()));
+            let user = objects.all.iter().find(is_used)?;
+            Some(format!("{} is in use by {}", change.kind.title(&change.key, None), user.title()))
+        }
+        Action::Add(..) | Action::Remove(..) | Action::Set(..) => None,
+    }
+}
+
 /// Whether a change deletes an object of one of these kinds.
-pub fn deletes<K: Kind>(change: &Change<K>, kinds: &[K]) -> bool {
+pub fn deletes<K: Kind>(change: &ObjectChange<K>, kinds: &[K]) -> bool {
     matches!(change.action, Action::Delete(_)) && kinds.contains(&change.kind)
 }
 

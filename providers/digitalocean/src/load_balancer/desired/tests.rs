@@ -129,20 +129,22 @@ fn values_that_the_api_would_refuse_are_errors_with_their_key() {
         "sticky-sessions-type=cookies; sticky-sessions-cookie-name=a => sticky-sessions-cookie-ttl: missing",
         "redirect-http-to-https=yes => redirect-http-to-https: \"yes\" is neither true nor false",
         "http-idle-timeout-seconds=10 => 10 is not between 30 and 600",
-        "healthcheck-check-interval-seconds=1 => 1 is not between 3 and 300",
         "override-health-check=; healthcheck-port=81 => healthcheck-port: 81 is not a TCP port",
         "override-health-check=; healthcheck-port=80,443 => is not a whole number",
         "override-health-check=; healthcheck-protocol=grpc => is not one of tcp, http, https",
         "allow-rules=ip:1.2.3.4,1.2.3.5 => allow-rules: \"1.2.3.5\" is not a rule",
         "deny-rules=cidr:10.0.0.0/40 => deny-rules: \"cidr:10.0.0.0/40\" is not a rule",
-        "ip=2001:db8::1; name=-x; subnet-uuid=y => is not a valid UUID",
+        "ip=2001:db8::1; subnet-uuid=y => is not a valid UUID",
     ] {
         let (annotations, expected) = case.split_once(" => ").unwrap();
         let error = problems(&regional(&web(annotations)));
         assert!(error.contains(expected), "{annotations}: {error}");
     }
-    let several = problems(&regional(&web("ip=x; name=-x; subnet-uuid=y")));
+    let several = problems(&regional(&web("ip=x; subnet-uuid=y; size-unit=z")));
     assert_eq!(several.matches("; ").count(), 2, "all at once: {several}");
+    let name = regional(&web("name=-x"));
+    assert_eq!((problems(&name), name.spec.fields["name"].as_str()), (String::new(), Some("-x")));
+    assert!(name.ignored[0].problem.contains("DigitalOcean may refuse it"), "{:?}", name.ignored);
     let mut odd = web("");
     odd.ports[0].protocol = Protocol::Sctp;
     odd.ports[1].port = 50053;
@@ -220,7 +222,7 @@ fn health_checks_follow_the_traffic_policy_unless_overridden() {
 }
 
 #[test]
-fn numbers_of_health_checks_have_a_default_and_bounds() {
+fn numbers_of_health_checks_have_a_default_and_documented_bounds() {
     for (field, default, [least, most]) in [
         ("check_interval_seconds", 3, [3, 300]),
         ("response_timeout_seconds", 5, [3, 300]),
@@ -234,10 +236,12 @@ fn numbers_of_health_checks_have_a_default_and_bounds() {
             reading.spec.fields["health_check"][field].clone()
         };
         assert_eq!(number(regional(&web(""))), default, "{key}");
-        for valid in [least, most] {
-            assert_eq!(number(with(&valid.to_string())), valid, "{key}");
+        for (number_text, warns) in [(least, false), (most, false), (least - 1, true), (most + 1, true)] {
+            let reading = with(&number_text.to_string());
+            assert_eq!(!reading.ignored.is_empty(), warns, "{key} {number_text}");
+            assert_eq!(number(reading), number_text, "{key}: the API decides");
         }
-        for invalid in ["many", "", &(least - 1).to_string(), &(most + 1).to_string()] {
+        for invalid in ["many", ""] {
             let error = problems(&with(invalid));
             let times = error.matches(&format!("do-loadbalancer-{key}: ")).count();
             assert_eq!(times, 1, "{invalid:?} is reported once: {error}");
@@ -251,11 +255,13 @@ fn other_fields_follow_the_annotations() {
     let none = spec("").fields;
     assert_eq!(none["name"], "auidweb", "`a` and the UID without dashes");
     for (annotations, field, expected) in [
-        ("", "size_unit", json!(1)),
+        ("", "size_unit", json!(null)),
+        ("", "size", json!(null)),
         ("", "sticky_sessions", json!(null)),
         ("", "firewall", json!({"allow": [], "deny": []})),
-        ("size-slug=lb-medium", "size_unit", json!(3)),
-        ("size-unit=0", "size_unit", json!(1)),
+        ("size-slug=lb-medium", "size", json!("lb-medium")),
+        ("size-slug=lb-medium", "size_unit", json!(null)),
+        ("size-unit=0", "size_unit", json!(null)),
         ("size-unit=200", "size_unit", json!(200)),
         ("sticky-sessions-type=magic", "sticky_sessions", json!(null)),
     ] {
@@ -277,6 +283,23 @@ fn other_fields_follow_the_annotations() {
     assert_eq!(create["network"], "INTERNAL");
     let hostname = hostname(&web("hostname=Web.Example"));
     assert_eq!(hostname.as_deref(), Some("web.example"));
+}
+
+#[test]
+fn a_setting_that_is_not_used_is_reported_if_it_admits_fewer_clients() {
+    let ignored = |annotations: &str, field: &[&str], annotation: Option<&str>| {
+        let mut service = web(annotations);
+        service.source_ranges = Some(field.iter().map(|range| (*range).into()).collect());
+        annotate(&mut service, SourceRanges::ANNOTATION, annotation);
+        let ignored = regional(&service).ignored;
+        ignored.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+    };
+    let found = ignored("allow-rules=ip:10.0.0.4", &["10.0.0.0/8"], None);
+    assert!(found.contains("allow-rules: it is not used") && found.contains("10.0.0.0/8"), "{found}");
+    let found = ignored("", &[], Some("10.0.0.0/8"));
+    assert!(found.contains("source-ranges: it is not used") && found.contains("0.0.0.0/0"), "{found}");
+    assert_eq!(ignored("allow-rules=cidr:10.0.0.0/8", &[], Some("10.0.0.0/8")), "");
+    assert_eq!(ignored("allow-rules=cidr:10.0.0.0/8", &["10.0.0.0/8"], Some("0.0.0.0/0")), "");
 }
 
 /// A node with a droplet of this id: `p` private, `4` and `6` public.
@@ -342,6 +365,268 @@ fn a_node_counts_once_and_only_with_a_droplet_that_exists() {
     let (nodes, missing) = (nodes.into_iter().collect(), BTreeSet::from([2]));
     let found = backends(LbType::RegionalNetwork, false, &nodes, &names, &missing);
     assert_eq!(found.droplets, Some(vec![1, 7]));
+    // A droplet that no longer exists is not reported: its Node is about to be deleted.
+    let unknown = NodeLeftOut::new("odd", "(provider ID digitalocean://8x)");
+    assert_eq!(found.unknown, [unknown]);
+}
+
+#[test]
+fn nodes_whose_droplets_are_not_known_are_named_with_the_reason() {
+    let nodes = [
+        ("a", Some("k3s://a")),
+        ("b", Some("digitalocean://8x")),
+        ("c", None),
+        ("d", Some("aws:///z/i")),
+    ];
+    let nodes = nodes.map(|(name, provider_id)| ServiceNode {
+        view: node_view(name, provider_id),
+        ..node(1, "p4")
+    });
+    let left_out = |count: usize| backends_of(LbType::Regional, false, &nodes[..count]).left_out();
+    assert_eq!(left_out(0), None);
+    let text = left_out(4).unwrap();
+    let named = "4 nodes get no traffic, because their droplets are not known: a (provider ID k3s://a); \
+        b (provider ID digitalocean://8x); c (no provider ID, and not exactly one droplet with its name); and 1 more;";
+    assert!(text.starts_with(named), "{text}");
+}
+
+/// The effect of an annotation.
+struct Row {
+    key: &'static str,
+    value: &'static str,
+    /// Other annotations, with and without this one.
+    with: &'static str,
+    /// The fields that it changes on an existing load balancer of type `REGIONAL`, and on one of type `REGIONAL_NETWORK`.
+    changed: [&'static [&'static str]; 2],
+    /// The fields that it sets only on a new load balancer of type `REGIONAL_NETWORK`.
+    created: &'static [&'static str],
+}
+
+/// The effects of all annotations are those that they have in upstream: on an existing load balancer of type
+/// `REGIONAL_NETWORK` those about HTTP change nothing.
+const ROWS: &[Row] = &[
+    row(a::ID, "11111111-2222-4333-8444-555555555555", "", [&[], &[]], &[]),
+    row(a::DISOWN, "true", "", [&[], &[]], &[]),
+    row(a::FIREWALL_MANAGED, "false", "", [&[], &[]], &[]),
+    row(a::NAME, "shop", "", [&["name"], &["name"]], &[]),
+    row(a::NETWORK, "INTERNAL", "", [&[], &[]], &["network"]),
+    row(a::NETWORK_STACK, "IPV4", "", [&[], &[]], &["network_stack"]),
+    row(a::PROTOCOL, "http", "", [RULES_ONLY, &[]], &[]),
+    row(a::HTTP_PORTS, "80", "", [RULES_ONLY, &[]], &[]),
+    row(a::TLS_PORTS, "80", "certificate-id=c", [RULES_ONLY, &[]], &[]),
+    row(a::HTTP2_PORTS, "80", "certificate-id=c", [RULES_ONLY, &[]], &[]),
+    row(a::HTTP3_PORT, "443", "certificate-id=c", [RULES_ONLY, &[]], &[]),
+    row(a::TLS_PASSTHROUGH, "true", "", [RULES_ONLY, &[]], &[]),
+    row(a::CERTIFICATE_ID, "c", "", [RULES_ONLY, &[]], &[]),
+    row(a::CERTIFICATE_NAME, "c", "", [RULES_ONLY, &[]], &[]),
+    row(
+        a::DISABLE_DNS_RECORDS,
+        "true",
+        "",
+        [&["disable_lets_encrypt_dns_records"], &[]],
+        &["disable_lets_encrypt_dns_records"],
+    ),
+    row(a::HOSTNAME, "web.example", "", [&[], &[]], &[]),
+    // Sent with every change, and not compared.
+    row(a::ALGORITHM, "least_connections", "", [&[], &[]], &[]),
+    row(a::SIZE_SLUG, "lb-large", "", [&["size"], &["size"]], &[]),
+    row(a::SIZE_UNIT, "2", "", [&["size_unit"], &["size_unit"]], &[]),
+    row(
+        a::STICKY_TYPE,
+        "cookies",
+        "sticky-sessions-cookie-name=c; sticky-sessions-cookie-ttl=9",
+        [STICKY, &[]],
+        STICKY,
+    ),
+    row(a::STICKY_COOKIE_NAME, "d", COOKIES, [STICKY, &[]], STICKY),
+    row(a::STICKY_COOKIE_TTL, "8", COOKIES, [STICKY, &[]], STICKY),
+    row(a::REDIRECT, "true", "", [&["redirect_http_to_https"], &[]], &["redirect_http_to_https"]),
+    row(
+        a::PROXY_PROTOCOL,
+        "true",
+        "",
+        [&["enable_proxy_protocol"], &[]],
+        &["enable_proxy_protocol"],
+    ),
+    row(
+        a::KEEPALIVE,
+        "true",
+        "",
+        [&["enable_backend_keepalive"], &[]],
+        &["enable_backend_keepalive"],
+    ),
+    row(
+        a::IDLE_TIMEOUT,
+        "90",
+        "",
+        [&["http_idle_timeout_seconds"], &[]],
+        &["http_idle_timeout_seconds"],
+    ),
+    row(a::DENY_RULES, "ip:192.0.2.1", "", [FIREWALL, FIREWALL], &[]),
+    row(a::ALLOW_RULES, "ip:192.0.2.1", "", [FIREWALL, FIREWALL], &[]),
+    row(a::OVERRIDE_HEALTH_CHECK, "", "", [CHECK, CHECK], &[]),
+    row(a::HEALTH_PORT, "443", "override-health-check=", [CHECK, CHECK], &[]),
+    row(a::HEALTH_PATH, "/up", "override-health-check=", [CHECK, CHECK], &[]),
+    row(a::HEALTH_PROTOCOL, "https", "override-health-check=", [CHECK, CHECK], &[]),
+    row(a::HEALTH_INTERVAL, "9", "", [CHECK, CHECK], &[]),
+    row(a::HEALTH_TIMEOUT, "9", "", [CHECK, CHECK], &[]),
+    row(a::HEALTH_UNHEALTHY, "9", "", [CHECK, CHECK], &[]),
+    row(a::HEALTH_HEALTHY, "9", "", [CHECK, CHECK], &[]),
+    row(a::IP, "203.0.113.5", "", [&[], &[]], &["ip"]),
+    row(a::SUBNET, "11111111-2222-4333-8444-555555555555", "", [&[], &[]], &["subnet_uuid"]),
+];
+const RULES_ONLY: &[&str] = &["forwarding_rules"];
+const STICKY: &[&str] = &["sticky_sessions"];
+const FIREWALL: &[&str] = &["firewall"];
+const CHECK: &[&str] = &["health_check"];
+const COOKIES: &str =
+    "sticky-sessions-type=cookies; sticky-sessions-cookie-name=c; sticky-sessions-cookie-ttl=9";
+
+const fn row(
+    key: &'static str,
+    value: &'static str,
+    with: &'static str,
+    changed: [&'static [&'static str]; 2],
+    created: &'static [&'static str],
+) -> Row {
+    Row {
+        key,
+        value,
+        with,
+        changed,
+        created,
+    }
+}
+
+/// The names of fields that differ.
+fn differing(before: &Value, after: &Value) -> Vec<String> {
+    let names = [before, after].map(|value| value.as_object().unwrap().keys().cloned());
+    let names: BTreeSet<String> = names.into_iter().flatten().collect();
+    let differs = |name: &String| before.get(name) != after.get(name);
+    names.into_iter().filter(differs).collect()
+}
+
+#[test]
+fn every_annotation_has_the_effect_that_it_has_in_the_go_cloud_controller() {
+    use crate::load_balancer::document::RULES;
+    let rows = ROWS.iter().map(|row| row.key).chain([a::TYPE]);
+    let rows: BTreeSet<_> = rows.collect();
+    let declared: BTreeSet<_> = a::TABLE.entries.iter().map(|entry| entry.name).collect();
+    assert_eq!(rows, declared, "the type is that of the load balancer");
+    for Row {
+        key,
+        value,
+        with,
+        changed,
+        created,
+    } in ROWS
+    {
+        for (kind, expected) in ["REGIONAL", "REGIONAL_NETWORK"].into_iter().zip(changed) {
+            let shown = format!("{key} {kind}");
+            let before = web(with);
+            let mut after = before.clone();
+            annotate(&mut after, key, Some(value));
+            let settings = settings(&[("DEFAULT_LB_TYPE", kind)]);
+            let new = |service: &ServiceView| {
+                let spec = read(service, &settings, None, None).spec;
+                let mut create = spec.create;
+                create["network_stack"] = json!(spec.stack);
+                (create, spec.fields)
+            };
+            let ((create, fields), (create_after, _)) = (new(&before), new(&after));
+            if kind == "REGIONAL_NETWORK" {
+                assert_eq!(differing(&create, &create_after), *created, "{shown}");
+            }
+            // The load balancer as it was created without the annotation.
+            let mut document = create.clone();
+            ccm_core::plan::document::extend(&mut document, &fields);
+            document["id"] = json!("x");
+            let existing: Balancer = serde_json::from_value(document).unwrap();
+            let reading = read(&after, &settings, Some(&existing), None);
+            assert_eq!(problems(&reading), "", "{shown}");
+            let edit = RULES.edit(&existing, &reading.spec.fields);
+            let edited = edit.map(|edit| Balancer::planned(&edit.document));
+            let changed = edited.map_or(Vec::new(), |edited| {
+                let all = differing(existing.fields(), edited.fields()).into_iter();
+                all.filter(|name| name != "id" && name != "ip").collect()
+            });
+            assert_eq!(changed, *expected, "{shown}");
+        }
+    }
+}
+
+#[test]
+fn what_no_annotation_sets_and_the_go_cloud_controller_does_not_send_keeps_its_value() {
+    use crate::load_balancer::document::RULES;
+    let by_hand = json!({
+        "id": "x", "type": "REGIONAL", "size_unit": 3, "http_idle_timeout_seconds": 90, "project_id": "p",
+        "tls_cipher_policy": "STRONG", "network": "INTERNAL",
+    });
+    let mut document = by_hand.clone();
+    ccm_core::plan::document::extend(&mut document, &regional(&web("")).spec.fields);
+    let existing: Balancer = serde_json::from_value(document).unwrap();
+    let read = |annotations: &str| read(&web(annotations), &settings(&[]), Some(&existing), None);
+    let reading = read("network=EXTERNAL");
+    let edit = RULES.edit(&existing, &reading.spec.fields);
+    assert_eq!(edit, None);
+    assert!(reading.spec.internal, "an existing load balancer keeps its network");
+    let problems: Vec<_> = reading.ignored.iter().map(ToString::to_string).collect();
+    for part in [
+        "size-unit: not set, so that the load balancer keeps its size_unit 3",
+        "keeps its http_idle_timeout_seconds 90",
+    ] {
+        assert!(problems.iter().any(|problem| problem.contains(part)), "{problems:?}");
+    }
+    assert_eq!(read("size-unit=3; http-idle-timeout-seconds=90").ignored, []);
+}
+
+#[test]
+fn a_former_size_is_equal_to_its_number() {
+    use crate::load_balancer::document::{RULES, sendable};
+    for (observed, is_equal) in [
+        (json!({"size_unit": 3}), true),
+        (json!({"size": "lb-medium"}), true),
+        (json!({"size": "lb-medium", "size_unit": 1}), true),
+        (json!({"size_unit": 1}), false),
+        (json!({"size": "lb-small"}), false),
+        (json!({}), false),
+    ] {
+        let service = web("size-slug=lb-medium");
+        let mut document = json!({"id": "x", "type": "REGIONAL"});
+        ccm_core::plan::document::extend(&mut document, &regional(&web("")).spec.fields);
+        ccm_core::plan::document::extend(&mut document, &observed);
+        let existing: Balancer = serde_json::from_value(document).unwrap();
+        let spec = read(&service, &settings(&[]), Some(&existing), None).spec;
+        let edit = RULES.edit(&existing, &spec.fields);
+        assert_eq!(edit.is_none(), is_equal, "{observed}");
+        if let Some(edit) = edit {
+            let body = sendable(edit.document, &spec.write_only);
+            assert_eq!((&body["size"], body.get("size_unit")), (&json!("lb-medium"), None), "{observed}");
+        }
+    }
+}
+
+#[test]
+fn source_ranges_replace_allow_rules_with_a_warning_if_they_allow_more() {
+    for (ranges, rules, warns) in [
+        (vec!["10.0.0.0/8"], "", false),
+        (vec!["10.0.0.0/8"], "cidr:10.1.0.0/16", true),
+        (vec!["10.1.0.0/16", "192.0.2.1/32"], "cidr:10.0.0.0/8, ip:192.0.2.1", false),
+        (vec!["10.1.0.0/16", "192.0.2.0/24"], "cidr:10.0.0.0/8, ip:192.0.2.1", true),
+        (vec!["2001:db8::/32"], "cidr:10.0.0.0/8", true),
+        (vec![], "cidr:10.1.0.0/16", false),
+    ] {
+        let mut service = web(&format!("allow-rules={rules}"));
+        service.source_ranges = Some(ranges.iter().map(|range| (*range).into()).collect());
+        let reading = regional(&service);
+        let allow = &reading.spec.fields["firewall"]["allow"];
+        assert_eq!(
+            allow.to_string().contains("10.1.0.0/16"),
+            ranges.contains(&"10.1.0.0/16") || ranges.is_empty()
+        );
+        let warned = reading.ignored.iter().any(|ignored| ignored.key == a::ALLOW_RULES);
+        assert_eq!(warned, warns, "{ranges:?} {rules}");
+    }
 }
 
 #[test]
@@ -351,12 +636,28 @@ fn a_load_balancer_is_created_only_with_a_usable_node() {
         uncreatable(&spec, &backends_of(LbType::RegionalNetwork, false, nodes))
     };
     assert_eq!(check("", &[node(1, "p4")]), None);
-    let (text, event) = check("", &[node(1, "p")]).unwrap();
-    let no_address = text.contains("1 nodes have no public IPv4 address");
-    assert!(no_address && event, "{text}");
-    let none = "no ready nodes available for load balancer".to_owned();
-    assert_eq!(check("", &[]), Some((none, false)));
+    let problem = check("", &[node(1, "p")]).unwrap();
+    let no_address = problem.text.contains("1 nodes have no public IPv4 address");
+    assert!(no_address && problem.needs_event, "{problem:?}");
+    let none = Uncreatable {
+        text: "no ready nodes available for load balancer".to_owned(),
+        needs_event: false,
+    };
+    assert_eq!(check("", &[]), Some(none));
+    let foreign = ServiceNode {
+        view: node_view("node-1", Some("k3s://node-1")),
+        ..node(1, "p4")
+    };
+    let problem = check("", &[foreign]).unwrap();
+    assert!(problem.text.contains("node-1 (provider ID k3s://node-1)"), "{problem:?}");
+    let spec = regional(&web("")).spec;
+    let only_v6 = backends_of(LbType::Regional, false, &[node(1, "6")]);
+    let problem = uncreatable(&spec, &only_v6).unwrap();
+    assert!(
+        problem.text.starts_with("1 nodes have no IPv4 address") && problem.needs_event,
+        "{problem:?}"
+    );
     let nodes: Vec<_> = (1..6).map(|id| node(id, "p4")).collect();
-    let (text, event) = check("network-stack=DUALSTACK", &nodes).unwrap();
-    assert!(text.ends_with("node-1, node-2, node-3, ..") && event, "{text}");
+    let problem = check("network-stack=DUALSTACK", &nodes).unwrap();
+    assert!(problem.text.ends_with("node-1, node-2, node-3, ..") && problem.needs_event, "{problem:?}");
 }

@@ -1,4 +1,4 @@
-//! The cases of the Go cloud controller, and our own.
+//! The cases of upstream, and our own.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use ccm_core::AddressType::{ExternalIP, Hostname, InternalIP};
@@ -39,6 +39,7 @@ fn networking(public: &[&str], internal: &[&str], order: &str) -> Networking {
         public: public.iter().map(ToString::to_string).collect(),
         internal: internal.iter().map(ToString::to_string).collect(),
         sort_order: parse_sort_order(order).0,
+        ..Networking::default()
     }
 }
 
@@ -99,6 +100,67 @@ fn a_fixed_address_on_a_public_network_is_external_only() {
             (ExternalIP, "50.56.176.35"),
             (ExternalIP, "2001:4800:780e:510:be76:4eff:fe04:84a8"),
         ],
+    );
+}
+
+#[test]
+fn a_setting_that_leaves_out_every_address_is_named() {
+    let server = |addresses: serde_json::Value| -> Server {
+        serde_json::from_value(json!({"id": "s", "addresses": addresses})).unwrap()
+    };
+    let v4 = server(json!({"private": [{"addr": "10.0.0.31"}]}));
+    let v6 = server(json!({"private": [{"addr": "2001:db8::31"}]}));
+    let none = server(json!({}));
+    let without_ipv6 = |internal: &[&str]| Networking {
+        ipv6_disabled: true,
+        ..networking(&[], internal, "")
+    };
+    let names = "[Networking] internal-network-name other, more";
+    let disabled = "[Networking] ipv6-support-disabled";
+    for (server, networking, expected) in [
+        (&v4, networking(&[], &[], ""), None),
+        (&v4, networking(&[], &["private"], ""), None),
+        (&v4, networking(&["private"], &["other"], ""), None),
+        (&v4, networking(&[], &["other", "more"], ""), Some(names.to_owned())),
+        (&v4, without_ipv6(&["other", "more"]), Some(names.to_owned())),
+        (&v6, without_ipv6(&["private"]), Some(disabled.to_owned())),
+        (&v6, without_ipv6(&[]), Some(disabled.to_owned())),
+        (&v6, without_ipv6(&["other", "more"]), Some(format!("{names} with {disabled}"))),
+        (&none, without_ipv6(&["other"]), None),
+    ] {
+        let addresses = |networking: &Networking| node_addresses(server, &[], &[], networking);
+        assert_eq!(address_filter(&networking, addresses), expected, "{networking:?}");
+    }
+}
+
+/// Upstream's rule for a node that is initialized: without addresses from the cloud, the node keeps its own.
+fn go_refresh(shown: &[NodeAddress], cloud: Vec<NodeAddress>) -> Vec<NodeAddress> {
+    if cloud.is_empty() { shown.to_vec() } else { cloud }
+}
+
+#[test]
+fn after_the_way_back_nodes_with_an_empty_network_name_keep_what_the_go_program_lets_them() {
+    let ours = networking(&[], &[], "");
+    // The filter as upstream reads it.
+    let theirs = networking(&[], &[""], "");
+    let plain: Server =
+        serde_json::from_value(json!({"id": "s", "addresses": {"private": [{"addr": "10.0.0.31"}]}}))
+            .unwrap();
+    let shown = node_addresses(&plain, &[], &[], &ours);
+    check("initialized by us", &shown, &[(InternalIP, "10.0.0.31")]);
+    let kept = go_refresh(&shown, node_addresses(&plain, &[], &[], &theirs));
+    assert_eq!(kept, shown);
+
+    // As the migration guide says, internal addresses of nodes with a floating IP do not survive.
+    let floating: Server = serde_json::from_value(json!({"id": "s", "addresses": {"private": [
+        {"addr": "10.0.0.31"}, {"addr": "192.0.2.1", "OS-EXT-IPS:type": "floating"}]}}))
+    .unwrap();
+    let shown = node_addresses(&floating, &[], &[], &ours);
+    assert_eq!(shown.len(), 2);
+    check(
+        "undone by the Go cloud-controller-manager",
+        &go_refresh(&shown, node_addresses(&floating, &[], &[], &theirs)),
+        &[(ExternalIP, "192.0.2.1")],
     );
 }
 

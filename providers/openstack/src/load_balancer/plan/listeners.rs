@@ -6,8 +6,8 @@ use std::{
 };
 
 use ccm_core::{
-    load_balancer::{Blocked, IpFamily, SourceRanges},
-    plan::objects::{self, Entry as _, Object, Objects},
+    load_balancer::{Blocked, Ownership},
+    plan::objects::{self, KeyedEntry as _, Object, Objects},
 };
 use serde_json::{Map, Value, json};
 
@@ -15,10 +15,14 @@ use super::site::{BalancerPlan, Site, UNUSED, blocked, owners};
 use crate::load_balancer::{
     desired::{ActiveService, DesiredBalancer, DesiredListener, DesiredMonitor, Owner},
     features::Feature,
-    kinds::{self, Kind, MEMBERS, OWNER, SINGLE_MEMBERS, below},
+    kinds::{
+        self, ADDITIONAL_VIPS, MEMBERS, OTHER_ADDITIONAL_SUBNETS, OTHER_VIP_SUBNETS, OWNER, ObjectKind,
+        SINGLE_MEMBERS, below,
+    },
     member::{Host, Member, by_identity},
     names,
     protocols::{HEALTHZ, HealthCheck},
+    spec::ClientRanges,
     tags::{self, ServiceTags},
 };
 
@@ -31,7 +35,7 @@ const BY_ADDRESS: &str = "SOURCE_IP";
 type Holder<'a> = (&'a Owner, bool);
 
 /// Whether the listener belongs to the Service.
-fn belongs(site: &Site<'_>, listener: &Object<Kind>, owner: &Owner) -> bool {
+fn belongs(site: &Site<'_>, listener: &Object<ObjectKind>, owner: &Owner) -> bool {
     let tags = kinds::tags(listener);
     if tags.iter().any(|tag| names::is_service_tag(tag)) {
         return site.tagged(&tags, owner);
@@ -45,7 +49,7 @@ fn belongs(site: &Site<'_>, listener: &Object<Kind>, owner: &Owner) -> bool {
 fn holder<'a>(
     site: &Site<'a>,
     admitted: &[&'a ActiveService],
-    listener: &Object<Kind>,
+    listener: &Object<ObjectKind>,
 ) -> Option<Holder<'a>> {
     let mut leaving = site.desired.leaving.iter().map(|leaving| &leaving.owner);
     if let Some(owner) = leaving.find(|owner| belongs(site, listener, owner)) {
@@ -60,25 +64,33 @@ fn holder<'a>(
             && port.is_some_and(|port| has_protocol(listener, port.protocol))
     };
     let mut active = admitted.iter();
-    let found = active.find(|active| belongs(site, listener, &active.owner));
-    let found = found.or_else(|| admitted.iter().find(|active| fits(active)));
+    let found = active
+        .find(|active| belongs(site, listener, &active.owner))
+        .or_else(|| admitted.iter().find(|active| fits(active)));
     found.map(|active| (&active.owner, false))
 }
 
-fn has_protocol(object: &Object<Kind>, protocol: &str) -> bool {
+fn has_protocol(object: &Object<ObjectKind>, protocol: &str) -> bool {
     object.text("protocol") == protocol
+}
+
+/// The plan of everything below a load balancer.
+pub(super) struct BelowPlan {
+    pub(super) plan: BalancerPlan,
+    /// Whether a pool stays without the session persistence that its Service asks for.
+    pub(super) lacks_affinity: bool,
 }
 
 /// Plans everything below the load balancer. `refused`: Services that keep their objects; only their members follow the
 /// nodes.
-pub(super) fn plan(site: &Site<'_>, admitted: &[&ActiveService], refused: &[&ActiveService]) -> BalancerPlan {
-    let listeners = site.objects.of(Kind::Listener);
+pub(super) fn plan(site: &Site<'_>, admitted: &[&ActiveService], refused: &[&ActiveService]) -> BelowPlan {
+    let listeners = site.objects.of(ObjectKind::Listener);
     let holders: BTreeMap<_, _> = listeners
         .map(|listener| (listener.key.as_str(), holder(site, admitted, listener)))
         .collect();
     let mut observed = marked(site, &holders);
     let mut desired = objects::Desired {
-        objects: vec![Object::new(Kind::Balancer, &*site.balancer.key)],
+        objects: vec![Object::new(ObjectKind::Balancer, &*site.balancer.key)],
         is_below_separate: true,
         is_whole: if site.desired.can.has(Feature::AdditiveMembers) {
             |differs| differs.change > 0 || (differs.remove > 0 && differs.add + differs.remove > 1)
@@ -89,6 +101,7 @@ pub(super) fn plan(site: &Site<'_>, admitted: &[&ActiveService], refused: &[&Act
         ..objects::Desired::default()
     };
     let mut conflicts = Vec::new();
+    let mut lacks_affinity = false;
     for active in admitted {
         for port in &active.ports {
             let key = port.listener_key.to_string();
@@ -97,15 +110,32 @@ pub(super) fn plan(site: &Site<'_>, admitted: &[&ActiveService], refused: &[&Act
                 conflicts.push(conflict(site, active, &key));
                 continue;
             }
-            let is_own = |(owner, leaves): &Holder<'_>| !leaves && owner.tag == active.owner.tag;
-            let kept = holder.copied().flatten().filter(is_own);
-            let have = kept.and_then(|_| site.objects.get(Kind::Listener, &key));
-            let have = have.filter(|have| has_protocol(have, port.protocol));
-            let pool = have.and_then(|_| site.objects.get(Kind::Pool, &key));
-            let pool = pool.filter(|pool| has_protocol(pool, port.pool_protocol));
+            let kept = holder
+                .copied()
+                .flatten()
+                .filter(|(owner, leaves): &Holder<'_>| !leaves && owner.tag == active.owner.tag);
+            let have = kept
+                .and_then(|_| site.objects.get(ObjectKind::Listener, &key))
+                .filter(|have| has_protocol(have, port.protocol));
+            let pool = have
+                .and_then(|_| site.objects.get(ObjectKind::Pool, &key))
+                .filter(|pool| has_protocol(pool, port.pool_protocol));
             let mut objects = new_listener(site.desired, active, port, &site.balancer.key);
             if let Some(have) = have {
                 keep_listener(site, active, port, have, &mut objects[0]);
+            }
+            if let Some(pool) = pool.filter(|pool| !port.sticky && is_sticky(pool) && !has_affinity_tag(pool))
+            {
+                let field = format!("session persistence of {}", pool.title());
+                let want = "none, as sessionAffinity; it stays, because it may have been set by hand: remove it from the pool";
+                conflicts.push(blocked(Some(&active.owner.service), &field, BY_ADDRESS, want));
+            }
+            if let Some(pool) = pool.filter(|pool| stays_without_affinity(site, active, port, pool)) {
+                lacks_affinity = true;
+                let field = format!("session persistence of {}", pool.title());
+                let want = "SOURCE_IP, as sessionAffinity; it stays, because the Go cloud-controller-manager applies it to new pools \
+                            only: to apply it, set sessionAffinity to None, and then to ClientIP again";
+                conflicts.push(blocked(Some(&active.owner.service), &field, "none", want));
             }
             if let Some(pool) = pool {
                 keep_pool(site, active, port, pool, &mut objects[1]);
@@ -125,37 +155,37 @@ pub(super) fn plan(site: &Site<'_>, admitted: &[&ActiveService], refused: &[&Act
     });
     for (owner, key, members) in frozen.chain(refused) {
         let text = key.to_string();
-        let listener = site.objects.get(Kind::Listener, &text);
+        let listener = site.objects.get(ObjectKind::Listener, &text);
         let is_kept = matches!(holders.get(text.as_str()), Some(None));
-        let pool = observed.all.iter_mut().find(|pool| pool.kind == Kind::Pool && pool.key == text);
+        let pool = observed.all.iter_mut().find(|pool| pool.kind == ObjectKind::Pool && pool.key == text);
         if let Some(pool) =
             pool.filter(|_| is_kept && listener.is_some_and(|have| belongs(site, have, owner)))
         {
             pool.foreign = None;
             let set = set(site.desired);
             let members = following(members, pool.set(set));
-            desired.objects.push(below(Kind::Pool, key, "").entries(set, members));
+            desired.objects.push(below(ObjectKind::Pool, key, "").entries(set, members));
         }
     }
     let mut plan = desired.diff(&observed);
     plan.blocked.extend(conflicts);
-    plan
+    BelowPlan { plan, lacks_affinity }
 }
 
 /// The observed objects with their owners. Floating IPs are planned separately.
-fn marked(site: &Site<'_>, holders: &BTreeMap<&str, Option<Holder<'_>>>) -> Objects<Kind> {
-    let others = site.objects.all.iter().filter(|object| object.kind != Kind::Floating);
+fn marked(site: &Site<'_>, holders: &BTreeMap<&str, Option<Holder<'_>>>) -> Objects<ObjectKind> {
+    let others = site.objects.all.iter().filter(|object| object.kind != ObjectKind::Floating);
     let marked = others.cloned().map(|mut object| {
         let holder = holders.get(object.key.as_str()).copied().flatten();
         match (object.kind, holder) {
-            (Kind::Balancer, _) => {}
-            (Kind::Pool, _) if object.parent.is_none() => {
+            (ObjectKind::Balancer, _) => {}
+            (ObjectKind::Pool, _) if object.parent.is_none() => {
                 object.foreign = (!is_orphan_of_ours(site, &object)).then(String::new);
             }
             (_, None) => object.foreign = Some(String::new()),
             (kind, Some((owner, leaves))) => {
-                object.service = Some(owner.service.clone()).filter(|_| !leaves);
-                if kind == Kind::Listener {
+                object.service = if leaves { None } else { Some(owner.service.clone()) };
+                if kind == ObjectKind::Listener {
                     object.attributes.insert(OWNER, owner.tag.as_str().into());
                 }
             }
@@ -167,9 +197,8 @@ fn marked(site: &Site<'_>, holders: &BTreeMap<&str, Option<Holder<'_>>>) -> Obje
 
 /// Whether a pool without a listener belonged to a Service. If a listener was deleted by another client, Octavia keeps
 /// its pool, and the new listener gets a new pool. Pools of users may be without a listener.
-fn is_orphan_of_ours(site: &Site<'_>, pool: &Object<Kind>) -> bool {
-    let owners = owners(site.desired).map(|owner| owner.tag.as_str());
-    let mut owners = owners.chain([site.name]);
+fn is_orphan_of_ours(site: &Site<'_>, pool: &Object<ObjectKind>) -> bool {
+    let mut owners = owners(site.desired).map(|owner| owner.tag.as_str()).chain([site.name]);
     owners.any(|owner| is_pool_of(pool.text("name"), owner))
 }
 
@@ -183,7 +212,7 @@ fn is_pool_of(name: &str, owner: &str) -> bool {
 
 /// The desired listener of a Service belongs to another user of the load balancer.
 fn conflict(site: &Site<'_>, active: &ActiveService, key: &str) -> Blocked {
-    let listener = site.objects.get(Kind::Listener, key);
+    let listener = site.objects.get(ObjectKind::Listener, key);
     let tags: Vec<_> = listener.into_iter().flat_map(kinds::service_tags).collect();
     let have = if tags.is_empty() {
         "another user's".to_owned()
@@ -199,14 +228,16 @@ fn conflict(site: &Site<'_>, active: &ActiveService, key: &str) -> Blocked {
 }
 
 /// A new load balancer with everything below it.
-pub(super) fn new_balancer(desired: &DesiredBalancer, active: &ActiveService) -> Vec<Object<Kind>> {
+pub(super) fn new_balancer(desired: &DesiredBalancer, active: &ActiveService) -> Vec<Object<ObjectKind>> {
     let name = &active.owner.tag;
     let ownership_tag = desired.ownership_tag.for_create().map(ToString::to_string);
+    let requested_address = active.is_public.then(|| names::requested_address_tag(&active.floating.address));
     let tags = std::iter::once(name.clone())
         .chain(ownership_tag)
+        .chain(requested_address)
         .chain(active.tags.load_balancer.iter().cloned());
     let tags: Vec<_> = tags.filter(|_| desired.can.has(Feature::Tags)).collect();
-    let mut balancer = Object::new(Kind::Balancer, &**name)
+    let mut balancer = Object::new(ObjectKind::Balancer, &**name)
         .with("name", &**name)
         .with("provider", &*desired.provider)
         .with("tags", tags);
@@ -215,9 +246,22 @@ pub(super) fn new_balancer(desired: &DesiredBalancer, active: &ActiveService) ->
     balancer
         .attributes
         .extend(fields.map(|(field, value)| (*field, Value::from(value.as_str()))));
-    let ports = active.ports.iter().filter(|_| !desired.serial);
-    let listeners = ports.flat_map(|port| new_listener(desired, active, port, name));
-    std::iter::once(balancer).chain(listeners).collect()
+    if let Some(subnet) = active.vip.additional_subnets.first() {
+        balancer = balancer.with(ADDITIONAL_VIPS, json!([{"subnet_id": subnet}]));
+    }
+    for (name, subnets) in [
+        (OTHER_VIP_SUBNETS, active.vip.other_subnets.as_slice()),
+        (OTHER_ADDITIONAL_SUBNETS, active.vip.additional_subnets.get(1..).unwrap_or_default()),
+    ] {
+        if !subnets.is_empty() {
+            balancer = balancer.with(name, subnets);
+        }
+    }
+    let mut objects = vec![balancer];
+    if !desired.serial {
+        objects.extend(active.ports.iter().flat_map(|port| new_listener(desired, active, port, name)));
+    }
+    objects
 }
 
 /// A new listener, its pool and its health monitor. They have the name of their Service, also on the load balancer of
@@ -227,12 +271,14 @@ fn new_listener(
     active: &ActiveService,
     port: &DesiredListener,
     balancer: &str,
-) -> Vec<Object<Kind>> {
+) -> Vec<Object<ObjectKind>> {
     let tag = &active.owner.tag;
     let requested = active.tags.listener.iter().cloned();
-    let tags = std::iter::once(tag.clone()).chain(requested);
-    let tags: Vec<_> = tags.filter(|_| desired.can.has(Feature::Tags)).collect();
-    let mut listener = below(Kind::Listener, port.listener_key, balancer)
+    let tags: Vec<_> = std::iter::once(tag.clone())
+        .chain(requested)
+        .filter(|_| desired.can.has(Feature::Tags))
+        .collect();
+    let mut listener = below(ObjectKind::Listener, port.listener_key, balancer)
         .with(OWNER, &**tag)
         .with("protocol", port.protocol)
         .with("protocol_port", port.listener_key.port)
@@ -248,10 +294,14 @@ fn new_listener(
     }
     let (methods, method) = (desired.can.methods, &*port.method);
     let default = methods.first().filter(|_| !methods.contains(&method));
-    let mut pool = below(Kind::Pool, port.listener_key, "")
+    let mut pool_tags: Vec<_> = active.tags.pool.iter().cloned().collect();
+    if port.sticky && desired.can.has(Feature::Tags) {
+        pool_tags.push(names::SESSION_AFFINITY_TAG.to_owned());
+    }
+    let mut pool = below(ObjectKind::Pool, port.listener_key, "")
         .with("protocol", port.pool_protocol)
         .with("name", names::pool(port.index, tag))
-        .with("tags", active.tags.pool.iter().cloned().collect::<Vec<_>>())
+        .with("tags", pool_tags)
         .with("lb_algorithm", *default.unwrap_or(&method))
         .with("session_persistence", port.sticky.then(|| json!({"type": BY_ADDRESS})));
     if let Some(members) = &port.members {
@@ -265,9 +315,9 @@ fn new_listener(
     all
 }
 
-fn new_monitor(monitor: DesiredMonitor, port: &DesiredListener, tag: &str) -> Object<Kind> {
+fn new_monitor(monitor: DesiredMonitor, port: &DesiredListener, tag: &str) -> Object<ObjectKind> {
     let times = monitor.times;
-    let object = below(Kind::Monitor, port.listener_key, "")
+    let object = below(ObjectKind::Monitor, port.listener_key, "")
         .with("type", monitor.check.kind())
         .with("name", names::monitor(port.index, tag))
         .with("delay", times.delay)
@@ -297,8 +347,8 @@ fn keep_listener(
     site: &Site<'_>,
     active: &ActiveService,
     port: &DesiredListener,
-    have: &Object<Kind>,
-    want: &mut Object<Kind>,
+    have: &Object<ObjectKind>,
+    want: &mut Object<ObjectKind>,
 ) {
     let mut tags = retagged(site, active, have, |tags| &tags.listener);
     let now = kinds::tags(have);
@@ -313,8 +363,11 @@ fn keep_listener(
     fields.insert("insert_headers", headers(observed_headers.cloned().unwrap_or_default(), port).into());
     let mut ranges = kinds::texts(have, "allowed_cidrs").peekable();
     let is_open = ranges.peek().is_none();
-    let is_same = |want: &SourceRanges| (is_open && allows_all_clients(&want.texts())) || want.same(ranges);
-    if port.ranges.as_ref().is_some_and(is_same) {
+    if port
+        .ranges
+        .as_ref()
+        .is_some_and(|want: &ClientRanges| (is_open && want.allows_all_clients()) || want.same(ranges))
+    {
         fields.remove("allowed_cidrs");
     }
 }
@@ -324,25 +377,30 @@ fn keep_pool(
     site: &Site<'_>,
     active: &ActiveService,
     port: &DesiredListener,
-    have: &Object<Kind>,
-    want: &mut Object<Kind>,
+    have: &Object<ObjectKind>,
+    want: &mut Object<ObjectKind>,
 ) {
-    set_tags(want, retagged(site, active, have, |tags| &tags.pool));
+    let mut tags = retagged(site, active, have, |tags| &tags.pool);
     if !site.desired.can.methods.contains(&&*port.method) && have.attributes.contains_key("lb_algorithm") {
         want.attributes.remove("lb_algorithm");
     }
-    let persistence = have.attributes.get("session_persistence");
-    let is_sticky = persistence.is_some_and(|have| have["type"] == BY_ADDRESS);
-    // A user chose another type.
-    if is_sticky == port.sticky {
+    let is_sticky = is_sticky(have);
+    let is_recorded = has_affinity_tag(have);
+    let is_persons = is_sticky && !is_recorded;
+    if is_sticky == port.sticky || is_persons || stays_without_affinity(site, active, port, have) {
+        // A user chose another type, or the same without the Service.
         want.attributes.remove("session_persistence");
+    } else if site.desired.can.has(Feature::Tags) && is_recorded != port.sticky {
+        let tags = tags.get_or_insert_with(|| kinds::tags(have));
+        tags.retain(|tag| tag != names::SESSION_AFFINITY_TAG);
+        tags.extend(port.sticky.then(|| names::SESSION_AFFINITY_TAG.to_owned()));
     }
+    set_tags(want, tags);
     let set = set(site.desired);
     if let Some(members) = &port.members {
         let known = by_identity(have.set(set));
         let members = members.iter().map(|want| {
-            let same = known.get(&want.identity()).copied();
-            let same = same.filter(|have| match site.desired.serial {
+            let same = known.get(&want.identity()).copied().filter(|have| match site.desired.serial {
                 true => have.is_checked_as(want),
                 false => have.is_as(want),
             });
@@ -352,14 +410,43 @@ fn keep_pool(
     }
 }
 
+/// Whether the pool stays without the session persistence that its Service asks for: upstream gives it only to new pools, and
+/// it may have created this one. It gets it as soon as this process observes a change of the Service's session affinity.
+fn stays_without_affinity(
+    site: &Site<'_>,
+    active: &ActiveService,
+    port: &DesiredListener,
+    pool: &Object<ObjectKind>,
+) -> bool {
+    port.sticky
+        && !is_sticky(pool)
+        && !has_affinity_tag(pool)
+        && !active.is_affinity_changed
+        && (site.ownership != Ownership::Ours || site.has_affinity_record())
+}
+
+/// Whether the pool sends all connections of a client to one member.
+fn is_sticky(pool: &Object<ObjectKind>) -> bool {
+    let persistence = pool.attributes.get("session_persistence");
+    persistence.is_some_and(|have| have["type"] == BY_ADDRESS)
+}
+
+fn has_affinity_tag(pool: &Object<ObjectKind>) -> bool {
+    kinds::tags(pool).iter().any(|tag| tag == names::SESSION_AFFINITY_TAG)
+}
+
 fn set(desired: &DesiredBalancer) -> &'static str {
     if desired.serial { SINGLE_MEMBERS } else { MEMBERS }
 }
 
-fn set_tags(object: &mut Object<Kind>, tags: Option<Vec<String>>) {
+fn set_tags(object: &mut Object<ObjectKind>, tags: Option<Vec<String>>) {
     match tags {
-        Some(tags) => drop(object.attributes.insert("tags", kinds::sent(&tags))),
-        None => drop(object.attributes.remove("tags")),
+        Some(tags) => {
+            object.attributes.insert("tags", kinds::sent(&tags));
+        }
+        None => {
+            object.attributes.remove("tags");
+        }
     }
 }
 
@@ -368,7 +455,7 @@ fn set_tags(object: &mut Object<Kind>, tags: Option<Vec<String>>) {
 fn retagged(
     site: &Site<'_>,
     active: &ActiveService,
-    have: &Object<Kind>,
+    have: &Object<ObjectKind>,
     kind: impl Fn(&ServiceTags) -> &BTreeSet<String>,
 ) -> Option<Vec<String>> {
     if !site.desired.can.has(Feature::Tags) {
@@ -387,31 +474,30 @@ fn retagged(
 }
 
 /// The members of a Service that keeps its state. New members have the subnet and the monitor port of the existing
-/// ones.
+/// ones of their IP family. The second family gets members only if it has some: the load balancer may have one address.
 fn following<'a>(want: &'a [Member], have: &'a [Member]) -> Vec<Member> {
     let known = by_identity(have);
-    let first = have.first();
-    let members = want.iter().map(|want| {
-        let new = || Member {
-            host: Arc::new(Host {
-                subnet_id: first.map(|first| first.host.subnet_id.clone()).unwrap_or_default(),
-                ..(*want.host).clone()
-            }),
-            monitor_port: first.and_then(|first| first.monitor_port),
-            ..want.clone()
-        };
-        known.get(&want.identity()).map_or_else(new, |same| (*same).clone())
-    });
-    members.collect()
-}
-
-/// Whether these ranges allow all clients of a family, which is the same as no ranges.
-fn allows_all_clients(ranges: &[String]) -> bool {
-    let whole = |family| match family {
-        IpFamily::V4 => "0.0.0.0/0",
-        IpFamily::V6 => "::/0",
-    };
-    matches!(ranges, [one] if *one == whole(IpFamily::V4) || *one == whole(IpFamily::V6))
+    let is_v6 = |member: &Member| member.host.address.contains(':');
+    let first_is_v6 = want.first().map(is_v6);
+    let mut members = Vec::new();
+    for want in want {
+        let of_family = have.iter().find(|have| is_v6(have) == is_v6(want));
+        let like = of_family.or(have.first());
+        let is_of_first_family = first_is_v6 == Some(is_v6(want));
+        if let Some(same) = known.get(&want.identity()) {
+            members.push((*same).clone());
+        } else if of_family.is_some() || is_of_first_family {
+            members.push(Member {
+                host: Arc::new(Host {
+                    subnet_id: like.map(|like| like.host.subnet_id.clone()).unwrap_or_default(),
+                    ..(*want.host).clone()
+                }),
+                monitor_port: like.and_then(|like| like.monitor_port),
+                ..want.clone()
+            });
+        }
+    }
+    members
 }
 
 #[cfg(test)]

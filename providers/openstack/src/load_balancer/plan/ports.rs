@@ -9,7 +9,7 @@ use crate::{
     instances::records::Port,
     load_balancer::{
         desired::{DesiredNodePorts, GroupRef},
-        steps::{Change, NodePort},
+        steps::{NodePort, PartChange},
     },
 };
 
@@ -26,7 +26,7 @@ pub(super) fn ports(
     desired: &DesiredNodePorts,
     have: &BTreeMap<String, Port>,
     missing: &BTreeSet<String>,
-) -> Plan<Change> {
+) -> Plan<PartChange> {
     let mut plan = Plan::default();
     // Sorted by address, which users know.
     let mut due: BTreeMap<(String, &str), Due> = BTreeMap::new();
@@ -54,11 +54,15 @@ pub(super) fn ports(
             .filter(|gone| gone.id.known().is_some_and(|id| port.security_groups.contains(id)))
             .cloned()
             .collect();
-        let tagged = |gone: &&GroupRef| gone.id.known().is_some_and(|id| port.tags.contains(id));
-        let tags: Vec<_> = desired.forbidden.iter().filter(tagged).cloned().collect();
+        let tags: Vec<_> = desired
+            .forbidden
+            .iter()
+            .filter(|gone: &&GroupRef| gone.id.known().is_some_and(|id| port.tags.contains(id)))
+            .cloned()
+            .collect();
         if !add.is_empty() || !remove.is_empty() || !tags.is_empty() {
-            let address = port.fixed_ips.first().map(|fixed| fixed.ip_address.clone());
-            let address = address.unwrap_or_else(|| id.clone());
+            let address =
+                port.fixed_ips.first().map(|fixed| fixed.ip_address.clone()).unwrap_or_else(|| id.clone());
             due.insert((address, id.as_str()), Due { add, remove, tags });
         }
     }
@@ -68,13 +72,13 @@ pub(super) fn ports(
         let port = NodePort { id, address };
         // Tags first: without the group, the port would not be observed again.
         for group in tags {
-            let change = Change::DeletePortTag(port.clone(), group);
+            let change = PartChange::DeletePortTag(port.clone(), group);
             plan.steps.push(Step::new(change));
         }
         if add.is_empty() && remove.is_empty() {
             continue;
         }
-        let step = Step::new(Change::SetPortGroups { port, add, remove });
+        let step = Step::new(PartChange::SetPortGroups { port, add, remove });
         match step.description.sentence.split_once(": ") {
             Some((field, groups)) if !refused.is_empty() => {
                 let field = field.trim_start_matches("change ");

@@ -8,13 +8,13 @@ use std::cmp::Reverse;
 
 use ccm_core::{
     load_balancer::Ownership,
-    plan::objects::{Action, Attributes, Object},
+    plan::objects::{Attributes, Object},
 };
 
 use super::site::{BalancerPlan, Site, owners};
 use crate::load_balancer::{
     desired::Owner,
-    kinds::{self, Kind},
+    kinds::{self, ObjectKind},
     names,
 };
 
@@ -60,13 +60,13 @@ pub(super) fn former<'a>(site: &Site<'a>) -> Vec<&'a str> {
 }
 
 /// Whether the object is a listener or below one.
-fn is_below(object: &Object<Kind>) -> bool {
-    object.kind != Kind::Floating && object.parent.is_some()
+fn is_below(object: &Object<ObjectKind>) -> bool {
+    object.kind != ObjectKind::Floating && object.parent.is_some()
 }
 
 /// The name and the tags of an object.
-fn names_of(object: &Object<Kind>) -> impl Iterator<Item = &str> {
-    let tags = kinds::texts(object, "tags").filter(|_| object.kind == Kind::Listener);
+fn names_of(object: &Object<ObjectKind>) -> impl Iterator<Item = &str> {
+    let tags = kinds::texts(object, "tags").filter(|_| object.kind == ObjectKind::Listener);
     tags.chain([object.text("name")])
 }
 
@@ -85,7 +85,7 @@ pub(super) fn steps(site: &Site<'_>, plan: &mut BalancerPlan) {
             fields.insert("name", names::with_cluster(name, former, cluster).into());
         }
         let mut tags = kinds::tags(object);
-        if matches!(object.kind, Kind::Listener | Kind::Balancer) {
+        if matches!(object.kind, ObjectKind::Listener | ObjectKind::Balancer) {
             for former in &site.former {
                 tags = names::tags_with_cluster(&tags, former, cluster);
             }
@@ -94,7 +94,7 @@ pub(super) fn steps(site: &Site<'_>, plan: &mut BalancerPlan) {
             fields.insert("tags", tags.into());
         }
         if !fields.is_empty() {
-            let step = object.step(Action::Update(object.kind.update(), fields));
+            let step = object.step(object.kind.update().action(fields));
             plan.steps.push(step.because(why.clone()));
         }
     }

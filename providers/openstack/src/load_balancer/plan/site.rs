@@ -4,22 +4,22 @@ use ccm_core::{
     load_balancer::{Blocked, Ownership, ServiceId},
     plan::{
         Plan,
-        objects::{self, Action, Attributes, Object, Objects},
+        objects::{self, Attributes, Object, Objects},
     },
 };
 
 use crate::load_balancer::{
     desired::{DesiredBalancer, Owner},
-    kinds::{self, Kind},
+    kinds::{self, ObjectKind, ObjectUpdate},
     names, observe,
     tags::Annotated,
 };
 
 /// A change of a load balancer.
-pub(super) type Step = ccm_core::plan::Step<objects::Change<Kind>>;
+pub(super) type Step = ccm_core::plan::Step<objects::ObjectChange<ObjectKind>>;
 
 /// The plan for a load balancer.
-pub(super) type BalancerPlan = Plan<objects::Change<Kind>>;
+pub(super) type BalancerPlan = Plan<objects::ObjectChange<ObjectKind>>;
 
 /// The reason of deletions.
 pub(super) const UNUSED: &str = "no Service uses it anymore";
@@ -43,8 +43,8 @@ pub(super) fn owners(desired: &DesiredBalancer) -> impl Iterator<Item = &Owner> 
 /// The observed and the desired state of one load balancer.
 pub(super) struct Site<'a> {
     pub(super) desired: &'a DesiredBalancer,
-    pub(super) objects: &'a Objects<Kind>,
-    pub(super) balancer: &'a Object<Kind>,
+    pub(super) objects: &'a Objects<ObjectKind>,
+    pub(super) balancer: &'a Object<ObjectKind>,
     pub(super) name: &'a str,
     pub(super) tags: Vec<String>,
     /// The former names of the cluster in its objects.
@@ -60,8 +60,8 @@ impl<'a> Site<'a> {
     /// Creates it without the cluster's former names.
     pub(super) fn new(
         desired: &'a DesiredBalancer,
-        objects: &'a Objects<Kind>,
-        balancer: &'a Object<Kind>,
+        objects: &'a Objects<ObjectKind>,
+        balancer: &'a Object<ObjectKind>,
         annotated: &'a Annotated,
     ) -> Self {
         let name = balancer.text("name");
@@ -83,7 +83,7 @@ impl<'a> Site<'a> {
 
     /// A step that updates fields of the load balancer.
     pub(super) fn update(&self, fields: Attributes) -> Step {
-        self.balancer.step(Action::Update(Kind::Balancer.update(), fields))
+        self.balancer.step(ObjectUpdate::Balancer.action(fields))
     }
 
     /// Whether the tags contain one of the Service.
@@ -115,6 +115,11 @@ impl<'a> Site<'a> {
             || names::cluster_of(self.name) == Some(&*self.desired.cluster)
             || self.former_of(self.name).is_some()
             || owners(self.desired).any(|owner| owner.owns(self.name))
+    }
+
+    /// Whether a pool lacked the session persistence of its Service when this program took over.
+    pub(super) fn has_affinity_record(&self) -> bool {
+        self.tags.iter().any(|tag| tag == names::NOT_APPLIED_AFFINITY_TAG)
     }
 
     /// The number of Service tags that belong to no member.

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::{Reads, octavia};
 use crate::{
     client::{Op, listing::Resource},
-    load_balancer::responses::{LoadBalancer, Provisioning, State, Status},
+    load_balancer::responses::{LoadBalancer, LoadBalancerState, Provisioning, Status},
 };
 
 /// The fields of a load balancer's state.
@@ -94,7 +94,7 @@ impl Reads {
         id: &str,
         since: Instant,
         priority: Priority,
-    ) -> Result<Option<State>> {
+    ) -> Result<Option<LoadBalancerState>> {
         let api = self.api.clone();
         let read = || async move {
             let project = api.project().await?;
@@ -118,15 +118,15 @@ impl Reads {
     ///
     /// # Errors
     /// If it cannot be read.
-    pub(crate) async fn state(&self, id: &str, priority: Priority) -> Result<Option<State>> {
+    pub(crate) async fn state(&self, id: &str, priority: Priority) -> Result<Option<LoadBalancerState>> {
         #[derive(serde::Deserialize)]
-        struct Document {
-            loadbalancer: State,
+        struct StateDocument {
+            loadbalancer: LoadBalancerState,
         }
         let path = ["lbaas", "loadbalancers", id];
         let get = octavia(Op::LoadBalancerGet, &path, &STATE_FIELDS);
-        match self.api.get::<Document>(&get, priority).await {
-            Ok(Document { loadbalancer: state }) => Ok(self.update_state(id, state)),
+        match self.api.get::<StateDocument>(&get, priority).await {
+            Ok(StateDocument { loadbalancer: state }) => Ok(self.update_state(id, state)),
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 self.balancers.remove(id);
                 Ok(None)
@@ -136,7 +136,7 @@ impl Reads {
     }
 
     /// Updates a state in the listing.
-    fn update_state(&self, id: &str, state: State) -> Option<State> {
+    fn update_state(&self, id: &str, state: LoadBalancerState) -> Option<LoadBalancerState> {
         if !state.provisioning_status.exists() {
             self.balancers.remove(id);
             return None;

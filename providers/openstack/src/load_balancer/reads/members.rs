@@ -74,8 +74,8 @@ impl KnownMembers {
             return false;
         }
         let known = self.ids();
-        let new = listed.iter().filter(|id| !known.contains(*id));
-        let new: Vec<MemberId> = new.map(|id| (*id).clone()).collect();
+        let new: Vec<MemberId> =
+            listed.iter().filter(|id| !known.contains(*id)).map(|id| (*id).clone()).collect();
         if self.unnamed.len() + new.len() != self.sent() {
             return false;
         }
@@ -129,8 +129,8 @@ impl Members {
     pub(crate) fn replaced(&self, pool: &str, members: Vec<Member>) -> bool {
         let mut store = self.0.lock();
         let before = store.pools.remove(pool).unwrap_or_default();
-        let ids = before.members.iter().map(|member| (member.identity(), &member.id));
-        let ids: HashMap<_, _> = ids.collect();
+        let ids: HashMap<_, _> =
+            before.members.iter().map(|member| (member.identity(), &member.id)).collect();
         let members = members.into_iter().map(|member| {
             let same = ids.get(&member.identity());
             let id = same.map(|id| (*id).clone()).unwrap_or_default();
@@ -155,8 +155,7 @@ impl Members {
         };
         known.since = Some(Instant::now());
         let mut members = known.members.to_vec();
-        let places = known.members.iter().map(Member::identity);
-        let places: HashMap<_, _> = places.zip(0..).collect();
+        let places: HashMap<_, _> = known.members.iter().map(Member::identity).zip(0..).collect();
         for member in added.iter() {
             let place = places.get(&member.identity());
             match place.and_then(|place| members.get_mut(*place)) {

@@ -67,7 +67,9 @@ impl Reads {
         let mut missing = Vec::new();
         for server in servers {
             match self.ports.peek(server, freshness) {
-                Some((ports, _)) => drop(found.insert(server.to_owned(), ports)),
+                Some((ports, _)) => {
+                    found.insert(server.to_owned(), ports);
+                }
                 None => missing.push(server),
             }
         }

@@ -9,8 +9,8 @@ mod real;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use ccm_core::{
-    Environment, ErrorKind, Freshness, Outcome, Priority, Retry, client::ClientMetrics, config::ConfigFiles,
-    load_balancer::ReadOptions, plan::WriteConflict, testkit,
+    Environment, ErrorKind, Freshness, Priority, RequestOutcome, Retry, client::ClientMetrics,
+    config::ConfigFiles, load_balancer::ReadOptions, plan::WriteConflict, testkit,
 };
 use ccm_sim::{
     Action, Fault, Moment,

@@ -41,10 +41,10 @@ struct PoolChildren {
 impl<'de> Deserialize<'de> for Graph {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
-        struct Document {
+        struct GraphDocument {
             loadbalancer: Box<RawValue>,
         }
-        let Document { loadbalancer } = Document::deserialize(deserializer)?;
+        let GraphDocument { loadbalancer } = GraphDocument::deserialize(deserializer)?;
         let written = loadbalancer.get();
         let balancer: LoadBalancer = serde_json::from_str(written).map_err(de::Error::custom)?;
         let children = children(&balancer, written);

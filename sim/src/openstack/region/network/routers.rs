@@ -46,8 +46,8 @@ impl NetworkState {
         let gateway = match &spec.gateway {
             Some(gateway) => {
                 let network = self.network(Some(gateway))?;
-                let subnet = network.subnets.first();
-                let subnet = subnet.ok_or_else(|| Error::unknown("subnet of network", gateway))?;
+                let subnet =
+                    network.subnets.first().ok_or_else(|| Error::unknown("subnet of network", gateway))?;
                 let fixed = self.claim_in(subnet, None, &id)?;
                 Some((network.id.clone(), fixed, ids.uuid()))
             }
@@ -135,7 +135,9 @@ impl NetworkState {
 
     /// The router between a port's subnet and an external network; the error is that subnet.
     pub(crate) fn router_between(&self, port: &Port, external: &str) -> std::result::Result<String, String> {
-        let subnet = port.fixed_ips.first().map(|ip| ip.subnet_id.as_str());
+        // Of a port with addresses of both families, a floating IP belongs to the IPv4 address.
+        let fixed = port.fixed_ips.iter().find(|ip| ip.address.is_ipv4()).or(port.fixed_ips.first());
+        let subnet = fixed.map(|ip| ip.subnet_id.as_str());
         let leads_out = |router: &&Arc<Router>| {
             let outside = router.gateway.as_ref();
             outside.is_some_and(|(network, ..)| network == external)

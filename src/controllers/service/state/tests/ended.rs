@@ -136,7 +136,7 @@ fn work_is_announced_to_those_for_whom_it_is() {
 
 /// A comparison with the cloud begins to repair the part of `a`.
 fn repair(fixture: &mut Fixture) -> PartTask {
-    fixture.state.changed(Change::Drift, fixture.now);
+    fixture.state.changed(ClusterChange::Drift, fixture.now);
     fixture.discover();
     let task = fixture.take("lb/a").unwrap();
     fixture.state.part_writes(&PartKey::new("lb/a"), &steps(Some("a")), Cause::Drift);
@@ -203,12 +203,20 @@ fn one_that_is_not_served_though_nothing_is_under_way_is_looked_at_again() {
         let object = object(view("a", |_| {}), 1, Claim::Ours);
         let task = fixture.state.take_object(&object, fixture.now);
         assert!(matches!(task, ObjectTask::Nothing), "the address of before");
-        for part in ["lb/a", SHARED] {
-            // Its parts know nothing of it: the cloud shows something else than it did.
-            let task = fixture.take(part).unwrap();
-            fixture.conclude(&task, &done(part, &[]));
-        }
-        assert!(fixture.state.due(false).is_some_and(|due| due > fixture.now));
+        // Its parts know nothing of it: the cloud shows something else than it did.
+        let conclude_without_it = |fixture: &mut Fixture| {
+            for part in ["lb/a", SHARED] {
+                let task = fixture.take(part).unwrap();
+                fixture.conclude(&task, &done(part, &[]));
+            }
+        };
+        conclude_without_it(&mut fixture);
+        assert_eq!(fixture.discover(), [SHARED, "lb/a"], "it may have other parts now");
+        conclude_without_it(&mut fixture);
+        assert!(
+            fixture.state.due(false).is_some_and(|due| due > fixture.now),
+            "but the discovery found none"
+        );
         assert_eq!(fixture.discover(), [""; 0]);
         fixture.tick(1);
         assert_eq!(fixture.discover(), [SHARED, "lb/a"]);
@@ -225,7 +233,10 @@ fn one_that_was_not_served_for_long_does_not_wait_longer_after_a_change() {
         assert_eq!(fixture.discover(), [SHARED, "lb/a"]);
         for part in ["lb/a", SHARED] {
             let task = fixture.take(part).unwrap();
-            fixture.conclude(&task, &done(part, &[]));
+            let mut report = done(part, &["a"]);
+            report.members[0].state = MemberState::Frozen("it waits".to_owned());
+            report.members[0].finished = false;
+            fixture.conclude(&task, &report);
         }
         let due = fixture.state.due(false).unwrap() - fixture.now;
         let wait = Duration::from_secs(wait);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::{
-    load_balancer::{ClusterTag, OwnershipTag, ServiceType},
+    load_balancer::{ClusterTag, FormerLoadBalancer, OwnershipTag, ServiceType},
     testkit::cluster::annotate,
 };
 
@@ -22,6 +22,8 @@ pub async fn balancer_scenarios(subject: &dyn BalancerSubject) {
         a_service_of_another_type_releases_everything,
         a_service_that_returns_to_its_type_during_the_deletion_is_served_again,
         a_service_deleted_while_no_process_runs_leaves_nothing,
+        a_service_that_got_another_class_while_no_process_ran_leaves_nothing,
+        a_foreign_load_balancer_of_a_service_of_another_class_is_left_unchanged,
         members_are_kept_while_no_node_is_eligible,
         nodes_with_one_address_are_one_member,
         services_do_not_disturb_each_other,
@@ -170,6 +172,58 @@ async fn a_service_deleted_while_no_process_runs_leaves_nothing(subject: &dyn Ba
     delete(subject, &mut cluster, &before).await?;
     ensure!(cluster.services.len() == 1, "both Services were deleted");
     Ok(())
+}
+
+/// The Service `web` gets the class of another controller and is deleted. Returns its former load balancers.
+async fn delete_with_another_class(cluster: &mut TestCluster) -> Result<Vec<FormerLoadBalancer>, BoxError> {
+    let web = cluster.service("web");
+    web.class = Some("example.com/other".into());
+    web.ingress.clear();
+    settle(cluster).await?;
+    cluster.service("web").deleting = true;
+    settle(cluster).await?;
+    let former = cluster.clean_up_former().await?;
+    settle(cluster).await?;
+    Ok(former)
+}
+
+async fn a_service_that_got_another_class_while_no_process_ran_leaves_nothing(
+    subject: &dyn BalancerSubject,
+) -> Checked {
+    let mut cluster = new_cluster(subject, 2).await?;
+    let empty = subject.picture().await?;
+    cluster.services.push(service("web", &[80, 443]));
+    settle(&mut cluster).await?;
+    restart(subject, &mut cluster).await?;
+    let former = delete_with_another_class(&mut cluster).await?;
+    ensure!(
+        matches!(former[..], [FormerLoadBalancer::Ours(_)]),
+        "the former load balancer is {former:?}"
+    );
+    ensure!(cluster.services.is_empty(), "the Service keeps its finalizer");
+    same(&subject.picture().await?, &empty)
+}
+
+async fn a_foreign_load_balancer_of_a_service_of_another_class_is_left_unchanged(
+    subject: &dyn BalancerSubject,
+) -> Checked {
+    if !subject.reads_ownership() {
+        // The Service of the other cluster has the same name and UID, so that only the tag tells them apart.
+        return Ok(());
+    }
+    served(subject).await?;
+    let theirs = subject.picture().await?;
+    let mut cluster = TestCluster::new(subject.start().await?, subject.wait_until());
+    cluster.ownership_tag = OwnershipTag::Known(ClusterTag::of("uid-of-the-other"));
+    cluster.nodes.push(subject.create_node("conf-other").await?);
+    cluster.services.push(service("web", &[80, 443]));
+    let former = delete_with_another_class(&mut cluster).await?;
+    ensure!(
+        matches!(former[..], [FormerLoadBalancer::Unproven { .. }]),
+        "the former load balancer is {former:?}"
+    );
+    ensure!(cluster.service("web").has_finalizer(), "the Service lost its finalizer");
+    same(&subject.picture().await?, &theirs)
 }
 
 async fn members_are_kept_while_no_node_is_eligible(subject: &dyn BalancerSubject) -> Checked {

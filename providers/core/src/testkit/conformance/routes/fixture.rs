@@ -66,9 +66,9 @@ impl<'a> RouteFixture<'a> {
             self.cidrs.contain(&destination) || destination == outside
         };
         let delete: Vec<_> = observed.routes.into_iter().filter(ours).collect();
-        let changes = Changes {
+        let changes = RouteChanges {
             delete,
-            ..Changes::default()
+            ..RouteChanges::default()
         };
         ensure_applied(&apply(&*cloud, &changes).await?)
     }
@@ -170,7 +170,7 @@ pub(super) async fn observe(cloud: &dyn Cloud, desired: &Desired) -> Result<Obse
 }
 
 /// Applies the changes, and checks that each has a result.
-pub(super) async fn apply(cloud: &dyn Cloud, changes: &Changes) -> Result<Applied, BoxError> {
+pub(super) async fn apply(cloud: &dyn Cloud, changes: &RouteChanges) -> Result<Applied, BoxError> {
     let applied = routes_of(cloud)?.apply(changes, Priority::User).await;
     for (what, results, expected) in [
         ("deletions", &applied.deleted, changes.delete.len()),

@@ -30,7 +30,7 @@ async fn a_write_without_an_answer_is_read_and_not_repeated() {
         .add_members(&created.id, &pool.id, &[member("10.0.0.102")])
         .await
         .unwrap_err();
-    assert_eq!(error.outcome(), Outcome::Unknown, "{error:?}");
+    assert_eq!(error.outcome(), RequestOutcome::Unknown, "{error:?}");
     assert_eq!(world.calls()["loadbalancer_members_update"], 1);
     let children = world.children(&created.id, lately()).await;
     assert_eq!(world.addresses(&children).await, ["10.0.0.101", "10.0.0.102"]);
@@ -49,7 +49,7 @@ async fn a_write_without_an_answer_is_read_and_not_repeated() {
         let mut listener = listener.clone();
         listener["protocol_port"] = port.into();
         let error = world.writes().create::<Listener>(&created.id, &listener).await.unwrap_err();
-        assert_eq!(error.outcome(), Outcome::Unknown, "{error:?}");
+        assert_eq!(error.outcome(), RequestOutcome::Unknown, "{error:?}");
         assert_eq!(world.calls()["loadbalancer_listener_create"], 1);
         let children = world.children(&created.id, lately()).await;
         assert!(children.listeners.iter().any(|found| found.protocol_port == port));
@@ -178,7 +178,11 @@ async fn a_redirected_change_is_an_error() {
     );
     let pool = &created.pools[0].id;
     let error = world.writes().set_members(&created.id, pool, &[member("10.0.0.9")]).await.unwrap_err();
-    assert_eq!((error.kind(), error.outcome()), (ErrorKind::Unexpected, Outcome::Unknown), "{error:?}");
+    assert_eq!(
+        (error.kind(), error.outcome()),
+        (ErrorKind::Unexpected, RequestOutcome::Unknown),
+        "{error:?}"
+    );
 }
 
 #[tokio::test]

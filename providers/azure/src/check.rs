@@ -1,0 +1,231 @@
+//! The checks of `validate`: credentials, the actions that their roles permit, and the objects of the config. Writes nothing.
+
+use ccm_core::{
+    BuildContext, ErrorKind, Priority, async_trait,
+    check::{Checker, CloudReport, ConfigSource, Finding, Inspection, Severity, in_time},
+    config::{ConfigFiles, KeyPath, Parsed},
+    registry::CheckerResult,
+};
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::{
+    client::{Arm, resource::Resource},
+    config::{self, Settings},
+    scope,
+};
+
+/// The actions that nodes need. `deploy/azure/role.json` has the same.
+const NODE_ACTIONS: [&str; 6] = [
+    "Microsoft.Network/networkInterfaces/read",
+    "Microsoft.Network/publicIPAddresses/read",
+    "Microsoft.Compute/virtualMachines/read",
+    "Microsoft.Compute/virtualMachineScaleSets/read",
+    "Microsoft.Compute/virtualMachineScaleSets/virtualMachines/read",
+    "Microsoft.Compute/virtualMachineScaleSets/virtualMachines/networkInterfaces/read",
+];
+/// Further actions for instances of uniform scale sets, whose lists are below the scale set.
+const SCALE_SET_ACTIONS: [&str; 2] = [
+    "Microsoft.Compute/virtualMachineScaleSets/networkInterfaces/read",
+    "Microsoft.Compute/virtualMachineScaleSets/publicIPAddresses/read",
+];
+/// The actions that routes need.
+const ROUTE_ACTIONS: [&str; 2] = [
+    "Microsoft.Network/routeTables/read",
+    "Microsoft.Network/routeTables/write",
+];
+/// The subject of findings about roles.
+const ROLES: &str = "roles of the credentials";
+
+/// Actions that one role assignment permits.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Permission {
+    actions: Vec<String>,
+    not_actions: Vec<String>,
+}
+
+struct Inspector {
+    context: BuildContext,
+    loaded: Parsed<Settings>,
+}
+
+/// The checker of a config without errors.
+pub(crate) fn checker(context: &BuildContext) -> CheckerResult {
+    let loaded = config::load(context, &mut ConfigFiles::default())?;
+    Ok(Box::new(Inspector {
+        context: context.clone(),
+        loaded,
+    }))
+}
+
+#[async_trait]
+impl Checker for Inspector {
+    fn config(&self) -> Vec<Finding> {
+        Finding::of_warnings(&self.loaded)
+    }
+
+    async fn cloud(&self) -> CloudReport {
+        let settings = &self.loaded.value;
+        let mut inspection = Inspection {
+            keys: ConfigSource::of(&self.context, &self.loaded),
+            report: CloudReport::default(),
+            remedy: |kind| match kind {
+                ErrorKind::PermissionDenied => "assign a role with the actions of deploy/azure/role.json",
+                _ => "",
+            },
+        };
+        let arm = match in_time(Arm::connect(settings, &self.context)).await {
+            Ok(arm) => arm,
+            Err(error) => {
+                inspection.report.findings.push(Finding::of_error("login", &error));
+                return inspection.report;
+            }
+        };
+        inspection.report.scope = Some(scope(&arm, settings));
+        inspection.report.pass("login", "Azure accepts the credentials");
+        roles(&arm, settings, &mut inspection).await;
+        route_table(&arm, settings, &mut inspection).await;
+        inspection.report.leave_out("Load balancers: this provider has none.");
+        inspection.report
+    }
+}
+
+/// Compares the actions that the roles permit in the resource group with those that are needed.
+async fn roles(arm: &Arm, settings: &Settings, inspection: &mut Inspection<'_>) {
+    let group = &settings.resource_group;
+    let permissions = match in_time(arm.list(Resource::Permissions { group }, Priority::User)).await {
+        Ok(permissions) => permissions,
+        Err(error) => {
+            inspection.failed(KeyPath::key("resourceGroup"), &error);
+            return;
+        }
+    };
+    let missing = missing_actions(&permissions, &needed_actions(settings));
+    if missing.is_empty() {
+        inspection
+            .report
+            .pass(ROLES, format!("they permit all actions that are needed in {group}"));
+        return;
+    }
+    let text = format!("no role permits these actions in resource group {group}: {}", missing.join(", "));
+    let finding = Finding::new(Severity::Error, ROLES, text);
+    inspection
+        .report
+        .findings
+        .push(finding.fix("assign a role with the actions of deploy/azure/role.json"));
+}
+
+fn needed_actions(settings: &Settings) -> Vec<&'static str> {
+    let mut actions = NODE_ACTIONS.to_vec();
+    if settings.machine_kinds.instances {
+        actions.extend(SCALE_SET_ACTIONS);
+    }
+    let is_own_group = settings.route_table_group().eq_ignore_ascii_case(&settings.resource_group);
+    if !settings.conf.route_table_name.is_empty() && is_own_group && !settings.has_network_subscription() {
+        actions.extend(ROUTE_ACTIONS);
+    }
+    actions
+}
+
+fn missing_actions<'a>(permissions: &[Value], needed: &[&'a str]) -> Vec<&'a str> {
+    let permissions: Vec<Permission> = permissions
+        .iter()
+        .filter_map(|value| serde_json::from_value(value.clone()).ok())
+        .collect();
+    let is_permitted = |action: &str| {
+        permissions.iter().any(|permission| {
+            permission.actions.iter().any(|pattern| matches(pattern, action))
+                && !permission.not_actions.iter().any(|pattern| matches(pattern, action))
+        })
+    };
+    needed.iter().copied().filter(|action| !is_permitted(action)).collect()
+}
+
+/// Whether a pattern of a role, in which `*` is any text, is that of an action.
+fn matches(pattern: &str, action: &str) -> bool {
+    let (pattern, action) = (pattern.to_ascii_lowercase(), action.to_ascii_lowercase());
+    let Some((begin, rest)) = pattern.split_once('*') else {
+        return pattern == action;
+    };
+    let Some(mut left) = action.strip_prefix(begin) else {
+        return false;
+    };
+    let mut parts: Vec<&str> = rest.split('*').collect();
+    let end = parts.pop().unwrap_or_default();
+    for part in parts {
+        let Some(at) = left.find(part) else { return false };
+        left = left.get(at + part.len()..).unwrap_or_default();
+    }
+    left.ends_with(end)
+}
+
+/// Whether the route table exists. Without it, the first route creates it.
+async fn route_table(arm: &Arm, settings: &Settings, inspection: &mut Inspection<'_>) {
+    let (group, name) = (settings.route_table_group(), settings.conf.route_table_name.as_str());
+    if name.is_empty() {
+        inspection.report.leave_out("Routes: routeTableName is not set.");
+        return;
+    }
+    let key = KeyPath::key("routeTableName");
+    match in_time(arm.find(Resource::RouteTable { group, name }, Priority::User)).await {
+        Ok(Some(_)) => inspection.report.pass("routeTableName", format!("route table {name} exists")),
+        Ok(None) => {
+            let text =
+                format!("route table {name} not found in resource group {group}; the first route creates it");
+            let fix = "a new table has no effect until it is assigned to the nodes' subnet";
+            inspection.add_finding(Severity::Warning, key, text, fix);
+        }
+        Err(error) => inspection.failed(key, &error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::collections::BTreeSet;
+
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_role_in_deploy_has_exactly_the_needed_actions() {
+        let role: Value = serde_json::from_str(include_str!("../../../deploy/azure/role.json")).unwrap();
+        let actions = role["Actions"].as_array().unwrap();
+        let actions: BTreeSet<&str> = actions.iter().map(|action| action.as_str().unwrap()).collect();
+        let needed = NODE_ACTIONS.iter().chain(&SCALE_SET_ACTIONS).chain(&ROUTE_ACTIONS);
+        assert_eq!(actions, needed.copied().collect());
+    }
+
+    #[test]
+    fn patterns_of_roles() {
+        let action = "Microsoft.Network/routeTables/read";
+        for (pattern, is_match) in [
+            ("*", true),
+            ("*/read", true),
+            ("microsoft.network/*", true),
+            ("Microsoft.Network/*/read", true),
+            ("Microsoft.Network/routeTables/read", true),
+            ("Microsoft.Network/routeTables/write", false),
+            ("Microsoft.Network/*/write", false),
+            ("Microsoft.Compute/*", false),
+            ("Microsoft.Network/routeTables", false),
+        ] {
+            assert_eq!(matches(pattern, action), is_match, "{pattern}");
+        }
+    }
+
+    #[test]
+    fn an_action_needs_one_role_that_permits_it() {
+        let reader = json!({"actions": ["*/read"], "notActions": ["Microsoft.Compute/virtualMachines/*"]});
+        let machines = json!({"actions": ["Microsoft.Compute/virtualMachines/read"], "notActions": []});
+        let needed = [
+            "Microsoft.Network/routeTables/write",
+            "Microsoft.Compute/virtualMachines/read",
+        ];
+        assert_eq!(missing_actions(std::slice::from_ref(&reader), &needed), needed);
+        assert_eq!(missing_actions(&[reader, machines], &needed), [needed[0]]);
+        assert!(missing_actions(&[json!({"actions": ["*"]})], &needed).is_empty());
+    }
+}

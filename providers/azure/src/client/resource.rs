@@ -1,0 +1,226 @@
+//! The resources that are read and written, and how their requests are built: those of Microsoft.Network by the SDK, others here.
+
+use std::sync::Arc;
+
+use azure_core::{RetryOptions, TransportOptions};
+use azure_mgmt_network::{Client as NetworkClient, models};
+use ccm_core::{Error, ErrorKind, Result};
+use futures_util::StreamExt as _;
+use http::Method;
+use url::Url;
+
+use super::{
+    ops::Op,
+    transport::{Exchange, OneToken},
+};
+
+/// A resource, or a list of resources, in a resource group.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Resource<'a> {
+    RouteTable {
+        group: &'a str,
+        name: &'a str,
+    },
+    Interface {
+        group: &'a str,
+        name: &'a str,
+    },
+    Interfaces {
+        group: &'a str,
+    },
+    ScaleSetInterfaces {
+        group: &'a str,
+        set: &'a str,
+    },
+    InstanceInterfaces {
+        group: &'a str,
+        set: &'a str,
+        id: &'a str,
+    },
+    PublicAddresses {
+        group: &'a str,
+    },
+    ScaleSetAddresses {
+        group: &'a str,
+        set: &'a str,
+    },
+    Machine {
+        group: &'a str,
+        name: &'a str,
+    },
+    Machines {
+        group: &'a str,
+    },
+    ScaleSets {
+        group: &'a str,
+    },
+    Instance {
+        group: &'a str,
+        set: &'a str,
+        id: &'a str,
+    },
+    Instances {
+        group: &'a str,
+        set: &'a str,
+        with_view: bool,
+    },
+    Permissions {
+        group: &'a str,
+    },
+}
+
+impl Resource<'_> {
+    /// The call that reads it, or writes it.
+    pub(crate) fn op(&self, method: &Method) -> Op {
+        match self {
+            Self::RouteTable { .. } if *method == Method::PUT => Op::RouteTablePut,
+            Self::RouteTable { .. } => Op::RouteTableGet,
+            Self::Interface { .. } => Op::InterfaceGet,
+            Self::Interfaces { .. } => Op::InterfaceList,
+            Self::ScaleSetInterfaces { .. } => Op::ScaleSetInterfaceList,
+            Self::InstanceInterfaces { .. } => Op::InstanceInterfaceList,
+            Self::PublicAddresses { .. } => Op::PublicAddressList,
+            Self::ScaleSetAddresses { .. } => Op::ScaleSetAddressList,
+            Self::Machine { .. } => Op::MachineGet,
+            Self::Machines { .. } => Op::MachineList,
+            Self::ScaleSets { .. } => Op::ScaleSetList,
+            Self::Instance { .. } => Op::InstanceGet,
+            Self::Instances { .. } => Op::InstanceList,
+            Self::Permissions { .. } => Op::PermissionList,
+        }
+    }
+
+    /// Whether it is in the subscription of network resources. Network interfaces are in that of their machines.
+    pub(crate) fn is_network(&self) -> bool {
+        matches!(self, Self::RouteTable { .. } | Self::PublicAddresses { .. })
+    }
+
+    /// The segments of its URL below the subscription; `None` if the SDK builds its requests.
+    fn segments(&self) -> Option<Vec<&str>> {
+        const MACHINES: &str = "virtualMachines";
+        const SCALE_SETS: &str = "virtualMachineScaleSets";
+        let (group, rest) = match *self {
+            Self::Machine { group, name } => (group, vec![MACHINES, name]),
+            Self::Machines { group } => (group, vec![MACHINES]),
+            Self::ScaleSets { group } => (group, vec![SCALE_SETS]),
+            Self::Instance { group, set, id } => (group, vec![SCALE_SETS, set, MACHINES, id]),
+            Self::Instances { group, set, .. } => (group, vec![SCALE_SETS, set, MACHINES]),
+            Self::Permissions { group } => (group, vec!["permissions"]),
+            Self::RouteTable { .. }
+            | Self::Interface { .. }
+            | Self::Interfaces { .. }
+            | Self::ScaleSetInterfaces { .. }
+            | Self::InstanceInterfaces { .. }
+            | Self::PublicAddresses { .. }
+            | Self::ScaleSetAddresses { .. } => return None,
+        };
+        let provider = match self {
+            Self::Permissions { .. } => "Microsoft.Authorization",
+            _ => "Microsoft.Compute",
+        };
+        Some([vec!["resourceGroups", group, "providers", provider], rest].concat())
+    }
+
+    /// Whether the instance view is read with it.
+    fn has_view(&self) -> bool {
+        match self {
+            Self::Machine { .. } | Self::Machines { .. } | Self::Instance { .. } => true,
+            Self::Instances { with_view, .. } => *with_view,
+            _ => false,
+        }
+    }
+
+    /// Its URL; `None` if the SDK builds its requests.
+    pub(crate) fn url(&self, manager: &Url, subscription: &str) -> Option<Url> {
+        let segments = self.segments()?;
+        let mut url = manager.clone();
+        if let Ok(mut path) = url.path_segments_mut() {
+            path.pop_if_empty().extend(["subscriptions", subscription]).extend(segments);
+        }
+        if self.has_view() {
+            url.query_pairs_mut().append_pair("$expand", "instanceView");
+        }
+        Some(url)
+    }
+
+    /// Lets the SDK build the request and send it through the exchange, which keeps the answer.
+    ///
+    /// # Errors
+    /// The SDK refuses the endpoint.
+    pub(crate) async fn send_by_sdk(
+        &self,
+        method: &Method,
+        manager: &Url,
+        subscription: &str,
+        scope: &str,
+        token: OneToken,
+        exchange: &Arc<Exchange>,
+    ) -> Result<()> {
+        let client = NetworkClient::builder(Arc::new(token))
+            .endpoint(manager.clone())
+            // The default scope is wrong in sovereign clouds.
+            .scopes(&[scope])
+            .retry(RetryOptions::none())
+            .transport(TransportOptions::new(Arc::clone(exchange) as Arc<dyn azure_core::HttpClient>))
+            .build()
+            .map_err(|error| {
+                Error::new(ErrorKind::InvalidConfig, "the Azure SDK refuses the endpoint").with_source(error)
+            })?;
+        // The exchange keeps the answer or the error. The results here are those of the SDK's models.
+        match *self {
+            Self::RouteTable { group, name } if *method == Method::PUT => {
+                // The exchange replaces this empty model.
+                let empty = models::RouteTable::new();
+                drop(
+                    client
+                        .route_tables_client()
+                        .create_or_update(group, name, empty, subscription)
+                        .send()
+                        .await,
+                );
+            }
+            Self::RouteTable { group, name } => {
+                drop(client.route_tables_client().get(group, name, subscription).send().await);
+            }
+            Self::Interface { group, name } => {
+                drop(client.network_interfaces_client().get(group, name, subscription).send().await);
+            }
+            Self::Interfaces { group } => {
+                drop(client.network_interfaces_client().list(group, subscription).into_stream().next().await);
+            }
+            Self::ScaleSetInterfaces { group, set } => {
+                let interfaces = client.network_interfaces_client();
+                let list =
+                    interfaces.list_virtual_machine_scale_set_network_interfaces(group, set, subscription);
+                drop(list.into_stream().next().await);
+            }
+            Self::InstanceInterfaces { group, set, id } => {
+                let interfaces = client.network_interfaces_client();
+                let list = interfaces.list_virtual_machine_scale_set_vm_network_interfaces(
+                    group,
+                    set,
+                    id,
+                    subscription,
+                );
+                drop(list.into_stream().next().await);
+            }
+            Self::PublicAddresses { group } => {
+                let addresses = client.public_ip_addresses_client();
+                drop(addresses.list(group, subscription).into_stream().next().await);
+            }
+            Self::ScaleSetAddresses { group, set } => {
+                let addresses = client.public_ip_addresses_client();
+                let list =
+                    addresses.list_virtual_machine_scale_set_public_ip_addresses(group, set, subscription);
+                drop(list.into_stream().next().await);
+            }
+            Self::Machine { .. }
+            | Self::Machines { .. }
+            | Self::ScaleSets { .. }
+            | Self::Instance { .. }
+            | Self::Instances { .. }
+            | Self::Permissions { .. } => {}
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,14 @@
+//! The provider on an Azure Resource Manager in memory, which checks every request against Microsoft's description. Each test has a
+//! server.
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
+
+// The registry of the binary links the provider by its name.
+use ccm_provider_azure as _;
+
+mod check;
+mod conformance;
+mod credentials;
+mod instances;
+mod rights;
+mod routes;
+mod stage;

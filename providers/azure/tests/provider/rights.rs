@@ -1,0 +1,90 @@
+//! The role in `deploy/azure` has all actions that the program uses, and no others.
+
+use ccm_core::{
+    InstanceState, Priority,
+    routes::{DesiredRoute, NextHop, RouteChanges, RouteNode},
+};
+use serde_json::{Value, json};
+
+use crate::stage::{Stage, provider_id, query};
+
+fn actions() -> Vec<String> {
+    let role: Value = serde_json::from_str(include_str!("../../../../deploy/azure/role.json")).unwrap();
+    serde_json::from_value(role["Actions"].clone()).unwrap()
+}
+
+async fn permit(stage: &Stage, actions: &[String]) {
+    let permissions = json!({"permissions": [{"actions": actions, "notActions": []}]});
+    stage.server.control::<Value>("settings", &permissions).await.unwrap();
+}
+
+/// Does all that the program does. Returns the first failure.
+async fn work(stage: &Stage, step: usize) -> Result<(), String> {
+    let machines = &stage.server.machines;
+    let all: Vec<_> = machines
+        .iter()
+        .map(|machine| query(&machine.name, Some(&provider_id(&machine.id))))
+        .collect();
+    let by_name: Vec<_> = machines.iter().map(|machine| query(&machine.name, None)).collect();
+    let mut answers = stage.describe(&all).await;
+    answers.extend(stage.describe(&by_name).await);
+    // Each alone: targeted reads.
+    for one in all {
+        answers.push(stage.ask(one).await);
+    }
+    for answer in answers {
+        match answer {
+            Ok(InstanceState::Present(_)) => {}
+            other => return Err(format!("{other:?}")),
+        }
+    }
+    let route = DesiredRoute {
+        destination: format!("10.244.{step}.0/24").parse().unwrap(),
+        next_hop: NextHop::new("10.240.0.4"),
+        node: std::sync::Arc::new(RouteNode::default()),
+    };
+    let changes = RouteChanges {
+        create: vec![route],
+        ..RouteChanges::default()
+    };
+    let routes = stage.cloud.routes().unwrap();
+    routes.observe(&[], Priority::User).await.map_err(|error| error.report())?;
+    let mut created = routes.apply(&changes, Priority::User).await.created;
+    created.remove(0).map_err(|error| error.report())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_actions_of_the_role_are_needed_and_no_others() {
+    let stage = Stage::new(&["--uniform=3", "--flex=2", "--standalone=2"], "").await;
+    // An interface and an instance with a public address.
+    let address = stage.server.network_id("publicIPAddresses/of-node");
+    let body = json!({
+        "location": "eastus", "sku": {"name": "Standard"}, "properties": {"publicIPAllocationMethod": "Static"},
+    });
+    let put = ccm_core::client::rest::reqwest::Method::PUT;
+    stage.server.call(put, &address, Some(&body)).await.unwrap();
+    let interface = stage.server.network_id("networkInterfaces/vm-0-nic");
+    let mut document = stage.server.document(&interface).await.unwrap();
+    document["properties"]["ipConfigurations"][0]["properties"]["publicIPAddress"] = json!({"id": address});
+    stage.server.patch(&interface, &document).await.unwrap();
+    let first = stage.server.machines[0].id.clone();
+    let docs: Value = stage.server.control_get("docs").await.unwrap();
+    let mut instance = docs[first.to_lowercase()].clone();
+    instance["properties"]["networkProfileConfiguration"]["networkInterfaceConfigurations"][0]["properties"]
+        ["ipConfigurations"][0]["properties"]["publicIPAddressConfiguration"] = json!({"name": "public"});
+    stage.server.patch(&first, &instance).await.unwrap();
+
+    let actions = actions();
+    permit(&stage, &actions).await;
+    work(&stage, 0).await.unwrap();
+    let external = stage.find("pool-a000000", None).await;
+    let shown: Vec<_> = external.addresses.iter().map(|address| address.address.as_str()).collect();
+    assert_eq!(shown, ["pool-a000000", "10.240.0.4", "20.60.0.0"]);
+    for (step, action) in actions.iter().enumerate() {
+        let others: Vec<_> = actions.iter().filter(|other| *other != action).cloned().collect();
+        permit(&stage, &others).await;
+        let refused = work(&stage, step + 1).await;
+        assert!(refused.is_err_and(|text| text.contains("AuthorizationFailed")), "{action} is not needed");
+    }
+    stage.end().await;
+}

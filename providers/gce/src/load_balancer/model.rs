@@ -1,0 +1,766 @@
+//! The [`PartModel`] of GCE: the parts of each Service, what is read for them, and the outputs of parts.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use ccm_core::{
+    load_balancer::{
+        Claim, ClusterSnapshot, ClusterView, FormerLoadBalancer, IgnoredValue, Ingress, InvalidField, IpMode,
+        NodeLeftOut, ProviderFinalizers, ServiceEvent, ServiceView,
+    },
+    plan::{CheckResult, Member, Membership, Orphan, PartModel, PartOutput, Parts, Plan, objects},
+};
+
+use super::{
+    annotations as a,
+    desired::{DesiredBalancer, DesiredState, FirewallAccess, RequestedBalancer, ReservedAddress},
+    fields,
+    firewalls::DeniedFirewall,
+    kinds::{Object, ObjectChange, ObjectKind, Objects, PartKey},
+    members::{self, GROUP_SIZE, InstanceIndex, NodeMembers},
+    names,
+    settings::BalancerSettings,
+    shared::{DesiredCheck, DesiredGroup, DesiredSharedBackend, Need},
+    spec::{self, EXTERNAL_CLASS, EXTERNAL_FINALIZER, INTERNAL_CLASS, INTERNAL_FINALIZER, Scheme, Spec},
+};
+
+/// The model of load balancers.
+#[derive(Clone, Debug)]
+pub(crate) struct Model {
+    pub(crate) settings: Arc<BalancerSettings>,
+}
+
+/// A Service in a part.
+pub(crate) type PartMember = Member<Model>;
+
+/// The objects in the shared listings.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct BalancerDirectory {
+    /// The ID of the cluster, which is in the names of shared objects.
+    pub(crate) cluster_id: String,
+    /// By kind and key. Addresses also those of others.
+    objects: BTreeMap<(ObjectKind, String), Object>,
+}
+
+/// The inputs in addition to Services and nodes.
+#[derive(Debug, Default)]
+pub(crate) struct PartInputs {
+    /// The objects in the shared listings.
+    pub(crate) directory: Arc<BalancerDirectory>,
+    /// The instances of the region.
+    pub(crate) index: Arc<InstanceIndex>,
+    /// The resource path of the cluster's subnetwork; empty: none, or the only one of the region.
+    pub(crate) subnetwork: String,
+    /// Why the cluster has no subnetwork; empty: it has one, or needs none.
+    pub(crate) no_subnetwork: String,
+    /// Changes of firewall rules that the credentials do not allow.
+    pub(crate) denied: Arc<BTreeMap<String, DeniedFirewall>>,
+}
+
+/// The desired state of a part.
+#[derive(Debug)]
+pub(crate) enum DesiredPart {
+    Balancer(Box<DesiredBalancer>),
+    Check(DesiredCheck),
+    Group(DesiredGroup),
+    SharedBackend(DesiredSharedBackend),
+}
+
+/// The reply to a change.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ChangeReply {
+    pub(crate) objects: objects::ChangeReply<ObjectKind>,
+    /// The object was not deleted, since this other object uses it.
+    pub(crate) kept: Option<String>,
+}
+
+impl BalancerDirectory {
+    /// Indexes the listings.
+    pub(crate) fn new(cluster_id: &str, objects: impl IntoIterator<Item = Object>) -> Self {
+        let objects = objects.into_iter().map(|object| ((object.kind, object.key.clone()), object));
+        Self {
+            cluster_id: cluster_id.to_owned(),
+            objects: objects.collect(),
+        }
+    }
+
+    /// The object with this key.
+    pub(crate) fn get(&self, kind: ObjectKind, key: &str) -> Option<&Object> {
+        self.objects.get(&(kind, key.to_owned()))
+    }
+
+    /// The objects of a kind.
+    pub(crate) fn of(&self, kind: ObjectKind) -> impl Iterator<Item = &Object> {
+        self.objects.values().filter(move |object| object.kind == kind)
+    }
+
+    /// The objects that only the load balancer with this name uses.
+    pub(crate) fn of_balancer<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Object> {
+        let all = self.objects.values();
+        all.filter(move |object| object.kind != ObjectKind::Group && names::owner(&object.key) == name)
+    }
+
+    /// Whether the load balancer with this name has objects of a scheme. Those of both schemes do not count.
+    fn has_scheme(&self, name: &str, scheme: Scheme) -> bool {
+        self.of_balancer(name).any(|object| match object.kind {
+            ObjectKind::Rule => object.text(fields::SCHEME) == scheme.as_str(),
+            ObjectKind::Pool | ObjectKind::HttpCheck => scheme == Scheme::External,
+            ObjectKind::Backend | ObjectKind::Check => scheme == Scheme::Internal,
+            _ => false,
+        })
+    }
+
+    /// The zones with an instance group of the cluster.
+    fn zones(&self) -> impl Iterator<Item = &str> {
+        self.of(ObjectKind::Group)
+            .map(|group| group.key.as_str())
+            .filter(|key| !key.contains('/'))
+    }
+
+    /// The addresses that users reserved, by address.
+    fn reserved(&self, balancer: &str) -> BTreeMap<String, ReservedAddress> {
+        let others = self.of(ObjectKind::Address).filter(|address| address.key != balancer);
+        let with_address = others.map(|object| {
+            let reserved = ReservedAddress {
+                scheme: object.text(fields::SCHEME).to_owned(),
+                tier: object.text(fields::TIER).to_owned(),
+            };
+            (object.text(fields::ADDRESS).to_owned(), reserved)
+        });
+        with_address.collect()
+    }
+
+    /// The parts that Services of this scheme share, and that exist, in the order of creation.
+    fn shared_parts(&self, scheme: Scheme) -> Vec<PartKey> {
+        let node_check = names::node_check(&self.cluster_id);
+        match scheme {
+            Scheme::External => {
+                let check = self.get(ObjectKind::HttpCheck, &node_check);
+                let firewall = names::node_http_check_firewall(&self.cluster_id);
+                let exists = check.is_some() || self.get(ObjectKind::CheckFirewall, &firewall).is_some();
+                if exists {
+                    vec![PartKey::NodeHttpCheck]
+                } else {
+                    Vec::new()
+                }
+            }
+            Scheme::Internal => {
+                let mut parts: Vec<_> = self.zones().map(|zone| PartKey::Group(zone.to_owned())).collect();
+                let firewall = names::node_check_firewall(&self.cluster_id);
+                if self.get(ObjectKind::Check, &node_check).is_some()
+                    || self.get(ObjectKind::CheckFirewall, &firewall).is_some()
+                {
+                    parts.push(PartKey::NodeCheck);
+                }
+                let prefix = names::shared_backend_prefix(&self.cluster_id);
+                let shared = self.of(ObjectKind::Backend).filter(|backend| backend.key.starts_with(&prefix));
+                parts.extend(shared.map(|backend| PartKey::SharedBackend(backend.key.clone())));
+                parts
+            }
+        }
+    }
+}
+
+impl BalancerDirectory {
+    /// The shared parts of this scheme that no load balancer refers to. A process that was killed may have left them.
+    fn unused_parts(&self, scheme: Scheme) -> Vec<PartKey> {
+        let is_used = match scheme {
+            Scheme::External => self.of(ObjectKind::Pool).any(|pool| self.is_own(&pool.key)),
+            Scheme::Internal => self
+                .of(ObjectKind::Rule)
+                .any(|rule| rule.text(fields::SCHEME) == scheme.as_str() && self.is_own(&rule.key)),
+        };
+        if is_used {
+            Vec::new()
+        } else {
+            self.shared_parts(scheme)
+        }
+    }
+
+    /// Whether a target pool or a forwarding rule uses shared objects of this cluster.
+    fn is_own(&self, name: &str) -> bool {
+        let check = format!("/{}", names::node_check(&self.cluster_id));
+        let group = format!("/instanceGroups/{}", names::group(&self.cluster_id));
+        let pool = self.get(ObjectKind::Pool, name);
+        let rule = self.get(ObjectKind::Rule, name);
+        let backend = rule.map(|rule| crate::client::last_component(rule.text(fields::BACKEND_SERVICE)));
+        let backend = backend.and_then(|name| self.get(ObjectKind::Backend, name));
+        pool.is_some_and(|pool| pool.text(fields::HEALTH_CHECK).ends_with(&check))
+            || backend.is_some_and(|backend| {
+                backend.text(fields::HEALTH_CHECK).ends_with(&check)
+                    || backend.texts(fields::GROUPS).iter().any(|path| path.ends_with(&group))
+            })
+    }
+}
+
+/// The part to which a listed object belongs, by its name.
+pub(crate) fn part_of(object: &Object, cluster_id: &str) -> PartKey {
+    let key = object.key.as_str();
+    if object.kind == ObjectKind::Group {
+        return PartKey::Group(key.to_owned());
+    }
+    let node_check = names::node_check(cluster_id);
+    match object.kind {
+        ObjectKind::HttpCheck if key == node_check => PartKey::NodeHttpCheck,
+        ObjectKind::Check if key == node_check => PartKey::NodeCheck,
+        ObjectKind::CheckFirewall if key == names::node_http_check_firewall(cluster_id) => {
+            PartKey::NodeHttpCheck
+        }
+        ObjectKind::CheckFirewall if key == names::node_check_firewall(cluster_id) => PartKey::NodeCheck,
+        ObjectKind::Backend if key.starts_with(&names::shared_backend_prefix(cluster_id)) => {
+            PartKey::SharedBackend(key.to_owned())
+        }
+        _ => PartKey::Balancer(names::owner(key).to_owned()),
+    }
+}
+
+impl PartInputs {
+    /// The nodes as members of load balancers of a scheme.
+    fn members(&self, cluster: &ClusterView, settings: &BalancerSettings, scheme: Scheme) -> NodeMembers {
+        let subnet = match scheme {
+            Scheme::Internal if !self.subnetwork.is_empty() => Some(members::subnet_name(&self.subnetwork)),
+            _ => None,
+        };
+        NodeMembers::of(cluster, &self.index, settings, subnet)
+    }
+
+    fn firewalls(&self, settings: &BalancerSettings) -> FirewallAccess {
+        FirewallAccess {
+            is_unmanaged: !settings.manages_firewalls,
+            denied: Arc::clone(&self.denied),
+        }
+    }
+}
+
+impl Model {
+    fn spec(&self, service: &ServiceView) -> Spec {
+        Spec::read(service, &self.settings)
+    }
+
+    /// The parts that Services of this scheme share, in the order of creation: those that a Service needs, and those that exist. A Service
+    /// that does not use one stays in it, so that the part is reconciled when the Service changes.
+    fn shared_parts(
+        &self,
+        service: &ServiceView,
+        cluster: &ClusterView,
+        directory: &BalancerDirectory,
+    ) -> Vec<PartKey> {
+        let spec = self.spec(service);
+        if spec.scheme == Scheme::External {
+            return vec![PartKey::NodeHttpCheck];
+        }
+        let mut parts: BTreeSet<_> = directory.shared_parts(Scheme::Internal).into_iter().collect();
+        parts.insert(PartKey::NodeCheck);
+        let zones = members::zones(cluster, &self.settings);
+        parts.extend(zones.into_iter().map(PartKey::Group));
+        if spec.shares_backend {
+            let name = names::shared_backend(&directory.cluster_id, spec.protocol, spec.affinity);
+            parts.insert(PartKey::SharedBackend(name));
+        }
+        parts.into_iter().collect()
+    }
+
+    /// Why a Service is refused.
+    fn invalid(
+        &self,
+        service: &ServiceView,
+        cluster: &ClusterView,
+        inputs: &PartInputs,
+    ) -> Vec<InvalidField> {
+        let spec = self.spec(service);
+        let mut invalid = spec.invalid.clone();
+        invalid.extend(self.invalid_address(service, &spec, inputs));
+        if spec.scheme == Scheme::Internal && spec.subnet.is_none() && !inputs.no_subnetwork.is_empty() {
+            invalid.push(InvalidField::annotation(a::SUBNET, &inputs.no_subnetwork));
+        }
+        let members = inputs.members(cluster, &self.settings, spec.scheme);
+        let (_, untagged) = members.tags(&inputs.index, &self.settings);
+        if self.settings.manages_firewalls && !untagged.is_empty() {
+            let text = format!(
+                "firewall rules need a network tag for each node, but instances {} have none that is a prefix of their name; set \
+                 node-tags in the config",
+                untagged.iter().take(3).cloned().collect::<Vec<_>>().join(", ")
+            );
+            invalid.push(InvalidField::spec("ports", text));
+        }
+        invalid
+    }
+
+    fn invalid_address(
+        &self,
+        service: &ServiceView,
+        spec: &Spec,
+        inputs: &PartInputs,
+    ) -> Option<InvalidField> {
+        let address = spec.address.as_str();
+        if address.is_empty() {
+            return None;
+        }
+        let refused = |problem: String| Some(InvalidField::spec("loadBalancerIP", problem));
+        if address.parse::<std::net::Ipv4Addr>().is_err() {
+            return refused(format!("{address:?} is not an IPv4 address"));
+        }
+        let name = names::balancer(&service.id);
+        let directory = &inputs.directory;
+        let own = [ObjectKind::Rule, ObjectKind::Address];
+        let own = own.into_iter().filter_map(|kind| directory.get(kind, &name));
+        let is_own = own.into_iter().any(|object| object.text(fields::ADDRESS) == address);
+        let reserved = directory.reserved(&name);
+        match (reserved.get(address), spec.scheme) {
+            (Some(reserved), scheme) if reserved.scheme != scheme.as_str() => {
+                let (is, needed) = (reserved.scheme.to_lowercase(), scheme.as_str().to_lowercase());
+                refused(format!("{address} is reserved as an {is} address; an {needed} one is needed"))
+            }
+            (Some(reserved), Scheme::External) => {
+                let tier = spec.tier.unwrap_or_default().as_str();
+                if reserved.tier == tier || (spec.tier.is_none() && is_own) {
+                    return None;
+                }
+                let (has, needed) = (Spec::tier_name(&reserved.tier), Spec::tier_name(tier));
+                refused(format!("{address} belongs to the {has} network tier, not to {needed}"))
+            }
+            (None, Scheme::External) if !is_own => {
+                let region = &self.settings.region;
+                refused(format!(
+                    "{address} is neither reserved in region {region} nor the address of the load balancer"
+                ))
+            }
+            _ => None,
+        }
+    }
+
+    /// Events about a valid Service.
+    fn events(&self, service: &ServiceView, cluster: &ClusterView, inputs: &PartInputs) -> Vec<ServiceEvent> {
+        let (id, spec) = (&service.id, self.spec(service));
+        let members = inputs.members(cluster, &self.settings, spec.scheme);
+        let mut events = Vec::new();
+        events.extend(IgnoredValue::event(&spec.ignored, id));
+        let asks_for_internal = [a::TYPE, a::OLD_TYPE]
+            .iter()
+            .any(|key| matches!(service.annotation(key), Some("Internal" | "internal")));
+        if service.class.as_deref() == Some(EXTERNAL_CLASS) && asks_for_internal {
+            let text = format!(
+                "the load balancer is external, since class {EXTERNAL_CLASS} takes precedence over annotation {}",
+                a::TYPE
+            );
+            events.push(ServiceEvent::warning(id, "ConflictingConfiguration", text));
+        }
+        let options = [a::GLOBAL_ACCESS, a::SUBNET];
+        if spec.scheme == Scheme::Internal
+            && self.settings.is_legacy_network
+            && options.iter().any(|key| service.annotation(key).is_some())
+        {
+            let text = format!(
+                "{} have no effect: the network of the cluster is a legacy network",
+                options.join(" and ")
+            );
+            events.push(ServiceEvent::warning(id, "ILBOptionsIgnored", text));
+        }
+        let what = "Nodes that are not members of the load balancer";
+        events.extend(ServiceEvent::nodes_left_out(id, what, &members.left_out));
+        let surplus = members.surplus();
+        if spec.scheme == Scheme::Internal && self.settings.manages_groups && surplus > 0 {
+            let text = format!(
+                "{surplus} nodes are not members of the load balancer: an instance group has at most {GROUP_SIZE} instances, and \
+                 each zone has one group"
+            );
+            events.push(ServiceEvent::warning(id, NodeLeftOut::EVENT, text));
+        }
+        events
+    }
+
+    fn balancer(
+        &self,
+        name: &str,
+        member: Option<&PartMember>,
+        cluster: &ClusterView,
+        inputs: &PartInputs,
+    ) -> DesiredBalancer {
+        let mut desired = DesiredBalancer {
+            name: name.to_owned(),
+            service: None,
+            state: DesiredState::Deleted,
+            members: None,
+            groups: None,
+            firewalls: inputs.firewalls(&self.settings),
+        };
+        let Some(member) = member else {
+            return desired;
+        };
+        let service = &member.service;
+        let spec = self.spec(service);
+        let members = inputs.members(cluster, &self.settings, spec.scheme);
+        let (tags, _) = members.tags(&inputs.index, &self.settings);
+        if member.follows_nodes() && !members.keeps {
+            desired.groups = Some(self.groups(&members, inputs));
+            desired.members = Some(Arc::new(members));
+        }
+        desired.service = Some(service.id.clone());
+        desired.state = match &member.membership {
+            Membership::Active => DesiredState::Requested(Box::new(RequestedBalancer {
+                service: service.id.clone(),
+                cluster_id: inputs.directory.cluster_id.clone(),
+                tags,
+                subnetwork: match &spec.subnet {
+                    Some(name) => self.settings.subnetwork_path(name),
+                    None if spec.scheme == Scheme::Internal => inputs.subnetwork.clone(),
+                    None => String::new(),
+                },
+                reserved: inputs.directory.reserved(name),
+                status: service.status_addresses().next().map(|ip| ip.to_string()).unwrap_or_default(),
+                settings: Arc::clone(&self.settings),
+                spec,
+            })),
+            _ => DesiredState::Unchanged,
+        };
+        desired
+    }
+
+    /// The resource paths of the instance groups of the members.
+    fn groups(&self, members: &NodeMembers, inputs: &PartInputs) -> Vec<String> {
+        let directory = &inputs.directory;
+        if self.settings.manages_groups {
+            let cluster_id = &directory.cluster_id;
+            let zones = members.zones().into_iter().take(BACKENDS);
+            return zones.map(|zone| self.settings.group_path(zone, cluster_id)).collect();
+        }
+        let zones = members.zones();
+        let is_used = |group: &&Object| zones.contains(group.key.split('/').next().unwrap_or_default());
+        let groups = directory.of(ObjectKind::Group).filter(is_used).take(BACKENDS);
+        groups.map(|group| group.id.clone()).collect()
+    }
+
+    /// Whether the members need a part that Services of a scheme share. One that waits to leave may still refer to it.
+    fn need(scheme: Scheme, members: &[PartMember], uses: impl Fn(&ServiceView) -> bool) -> Need {
+        let needs = |PartMember { service, .. }: &&PartMember| {
+            let is_of_scheme = service.wants_load_balancer() && Scheme::of(service) == scheme;
+            !is_of_scheme || uses(service)
+        };
+        if PartMember::active(members).any(|member| needs(&member)) {
+            Need::Full
+        } else if PartMember::staying(members).any(|member| needs(&member)) {
+            Need::Unchanged
+        } else {
+            Need::None
+        }
+    }
+
+    fn check_part(
+        &self,
+        kind: ObjectKind,
+        members: &[PartMember],
+        cluster: &ClusterView,
+        inputs: &PartInputs,
+    ) -> DesiredCheck {
+        let scheme = match kind {
+            ObjectKind::HttpCheck => Scheme::External,
+            _ => Scheme::Internal,
+        };
+        let nodes = inputs.members(cluster, &self.settings, scheme);
+        DesiredCheck {
+            kind,
+            need: Self::need(scheme, members, |service| self.spec(service).local_port.is_none()),
+            cluster_id: inputs.directory.cluster_id.clone(),
+            tags: nodes.tags(&inputs.index, &self.settings).0,
+            settings: Arc::clone(&self.settings),
+            firewalls: inputs.firewalls(&self.settings),
+        }
+    }
+
+    fn group_part(
+        &self,
+        zone: &str,
+        members: &[PartMember],
+        cluster: &ClusterView,
+        inputs: &PartInputs,
+    ) -> DesiredGroup {
+        let nodes = inputs.members(cluster, &self.settings, Scheme::Internal);
+        let follows = members.iter().any(PartMember::follows_nodes);
+        DesiredGroup {
+            zone: zone.to_owned(),
+            need: Self::need(Scheme::Internal, members, |_| true),
+            members: if follows && !nodes.keeps {
+                Some(Arc::new(nodes))
+            } else {
+                None
+            },
+        }
+    }
+
+    fn shared_backend(
+        &self,
+        name: &str,
+        members: &[PartMember],
+        cluster: &ClusterView,
+        inputs: &PartInputs,
+    ) -> DesiredSharedBackend {
+        let nodes = inputs.members(cluster, &self.settings, Scheme::Internal);
+        let follows = members.iter().any(PartMember::follows_nodes);
+        let cluster_id = &inputs.directory.cluster_id;
+        let check = names::node_check(cluster_id);
+        let uses = |spec: &Spec| {
+            spec.shares_backend && names::shared_backend(cluster_id, spec.protocol, spec.affinity) == name
+        };
+        let mut specs = PartMember::staying(members).map(|member| self.spec(&member.service));
+        let first = specs.find(|spec| uses(spec));
+        DesiredSharedBackend {
+            name: name.to_owned(),
+            need: Self::need(Scheme::Internal, members, |service| uses(&self.spec(service))),
+            protocol: first.as_ref().map(|spec| spec.protocol.as_str()).unwrap_or_default(),
+            affinity: first.as_ref().map(|spec| spec.affinity.as_str()).unwrap_or_default(),
+            check: self.settings.global_path("healthChecks", &check),
+            groups: if follows && !nodes.keeps {
+                Some(self.groups(&nodes, inputs))
+            } else {
+                None
+            },
+        }
+    }
+}
+
+/// The most instance groups of a backend service.
+const BACKENDS: usize = 250;
+
+impl PartModel for Model {
+    type Key = PartKey;
+    type Directory = BalancerDirectory;
+    type Inputs = PartInputs;
+    type Facts = ();
+    type Desired = DesiredPart;
+    type Observed = Objects;
+    type Change = ObjectChange;
+    type Reply = ChangeReply;
+
+    fn provider(&self) -> &'static str {
+        crate::NAME
+    }
+
+    fn claims(&self, service: &ServiceView) -> Claim {
+        spec::claims(service, &self.settings)
+    }
+
+    fn classes(&self) -> &[&'static str] {
+        &[EXTERNAL_CLASS, INTERNAL_CLASS]
+    }
+
+    fn finalizers(&self, service: &ServiceView) -> ProviderFinalizers {
+        spec::finalizers(service)
+    }
+
+    fn parts(
+        &self,
+        service: &ServiceView,
+        cluster: &ClusterView,
+        directory: &BalancerDirectory,
+    ) -> Parts<PartKey> {
+        let name = names::balancer(&service.id);
+        let wants = service.wants_load_balancer();
+        let exists = directory.of_balancer(&name).next().is_some();
+        let mut parts = Parts {
+            named: self.shared_parts(service, cluster, directory),
+            tagged: Vec::new(),
+        };
+        // The scheme may have changed.
+        let (other, finalizer) = match Scheme::of(service) {
+            Scheme::External => (Scheme::Internal, INTERNAL_FINALIZER),
+            Scheme::Internal => (Scheme::External, EXTERNAL_FINALIZER),
+        };
+        let had_other = directory.has_scheme(&name, other) || spec::has_finalizer(service, finalizer);
+        parts.tagged.extend(if had_other {
+            directory.shared_parts(other)
+        } else {
+            directory.unused_parts(other)
+        });
+        if exists && !wants {
+            parts.tagged.extend(parts.named.iter().cloned());
+        }
+        parts.named.push(PartKey::Balancer(name.clone()));
+        if exists {
+            parts.tagged.push(PartKey::Balancer(name));
+        }
+        if !self.settings.manages_groups {
+            for keys in [&mut parts.named, &mut parts.tagged] {
+                keys.retain(|key| !matches!(key, PartKey::Group(_)));
+            }
+        }
+        parts
+    }
+
+    /// The names of load balancers contain the UID of the Service.
+    fn former(
+        &self,
+        service: &ServiceView,
+        _: &ClusterView,
+        directory: &BalancerDirectory,
+    ) -> FormerLoadBalancer {
+        let name = names::balancer(&service.id);
+        let is_ours = |object: &&Object| object.kind != ObjectKind::Address && object.foreign.is_none();
+        match directory.of_balancer(&name).find(is_ours) {
+            Some(object) => FormerLoadBalancer::Ours(object.title()),
+            None => FormerLoadBalancer::Missing,
+        }
+    }
+
+    /// Load balancers of Services that do not exist. Several clusters may be in a project: those of this cluster refer to its health check or
+    /// its instance groups.
+    fn orphans(&self, snapshot: &ClusterSnapshot, directory: &BalancerDirectory) -> Vec<Orphan<PartKey>> {
+        let known: BTreeSet<_> =
+            snapshot.services.iter().map(|service| names::balancer(&service.id)).collect();
+        let check = names::node_check(&directory.cluster_id);
+        let group = format!("/instanceGroups/{}", names::group(&directory.cluster_id));
+        let is_ours = |object: &Object| match object.kind {
+            ObjectKind::Pool => object.text(fields::HEALTH_CHECK).ends_with(&format!("/{check}")),
+            ObjectKind::Backend => object.texts(fields::GROUPS).iter().any(|path| path.ends_with(&group)),
+            _ => false,
+        };
+        let roots = directory.of(ObjectKind::Pool).chain(directory.of(ObjectKind::Backend));
+        let orphaned = roots.filter(|object| {
+            names::is_balancer(&object.key) && !known.contains(&object.key) && is_ours(object)
+        });
+        orphaned
+            .map(|object| {
+                let service = names::described_service(object.text(fields::DESCRIPTION));
+                let of = service.map(|service| format!(" of Service {service}")).unwrap_or_default();
+                Orphan {
+                    key: PartKey::Balancer(object.key.clone()),
+                    what: format!("{}{of}", object.title()),
+                    deletable: true,
+                }
+            })
+            .collect()
+    }
+
+    fn check(
+        &self,
+        key: &PartKey,
+        members: &[PartMember],
+        cluster: &ClusterView,
+        inputs: &PartInputs,
+    ) -> CheckResult {
+        let mut result = CheckResult::default();
+        for member in members {
+            let id = &member.service.id;
+            for (name, denied) in &*inputs.denied {
+                let of_part = match key {
+                    PartKey::Balancer(balancer) => names::owner(name) == balancer,
+                    PartKey::NodeHttpCheck => {
+                        *name == names::node_http_check_firewall(&inputs.directory.cluster_id)
+                    }
+                    PartKey::NodeCheck => *name == names::node_check_firewall(&inputs.directory.cluster_id),
+                    PartKey::Group(_) | PartKey::SharedBackend(_) => false,
+                };
+                if of_part {
+                    result.events.push(denied.event(id));
+                }
+            }
+        }
+        for member in PartMember::active(members) {
+            let service = &member.service;
+            let invalid = self.invalid(service, cluster, inputs);
+            let is_balancer = matches!(key, PartKey::Balancer(_));
+            if is_balancer && self.spec(service).is_mixed {
+                let text = "LoadBalancer with multiple protocols are not supported.";
+                let reason = "LoadBalancerMixedProtocolNotSupported";
+                result.events.push(ServiceEvent::warning(&service.id, reason, text));
+            }
+            if !invalid.is_empty() {
+                result.refused.push((service.id.clone(), InvalidField::error(&invalid)));
+            } else if is_balancer {
+                result.events.extend(self.events(service, cluster, inputs));
+            }
+        }
+        result
+    }
+
+    fn desired(
+        &self,
+        key: &PartKey,
+        members: &[PartMember],
+        cluster: &ClusterView,
+        inputs: &PartInputs,
+    ) -> DesiredPart {
+        match key {
+            PartKey::Balancer(name) => {
+                let member = PartMember::staying(members).next();
+                DesiredPart::Balancer(Box::new(self.balancer(name, member, cluster, inputs)))
+            }
+            PartKey::NodeHttpCheck => {
+                DesiredPart::Check(self.check_part(ObjectKind::HttpCheck, members, cluster, inputs))
+            }
+            PartKey::NodeCheck => {
+                DesiredPart::Check(self.check_part(ObjectKind::Check, members, cluster, inputs))
+            }
+            PartKey::Group(zone) => DesiredPart::Group(self.group_part(zone, members, cluster, inputs)),
+            PartKey::SharedBackend(name) => {
+                DesiredPart::SharedBackend(self.shared_backend(name, members, cluster, inputs))
+            }
+        }
+    }
+
+    fn missing(&self, key: &PartKey, members: &[PartMember], observed: &Objects) -> Option<String> {
+        let was_there = members.iter().any(|member| !member.service.ingress.is_empty());
+        match key {
+            PartKey::Balancer(name) if was_there && observed.get(ObjectKind::Rule, name).is_none() => {
+                Some(format!("forwarding rule {name}"))
+            }
+            _ => None,
+        }
+    }
+
+    /// The answer to a change is an operation, which does not have the address.
+    fn lacks_result(&self, observed: &Objects) -> bool {
+        let mut addresses = observed.of(ObjectKind::Address);
+        addresses.any(|address| address.text(fields::ADDRESS).is_empty())
+    }
+
+    fn plan(&self, desired: &DesiredPart, observed: &Objects) -> Plan<ObjectChange> {
+        match desired {
+            DesiredPart::Balancer(desired) => desired.plan(observed),
+            DesiredPart::Check(desired) => desired.plan(observed),
+            DesiredPart::Group(desired) => desired.plan(observed),
+            DesiredPart::SharedBackend(desired) => desired.plan(observed),
+        }
+    }
+
+    fn fold(&self, _: &PartKey, change: &ObjectChange, reply: Option<&ChangeReply>, observed: &mut Objects) {
+        if let Some(user) = reply.and_then(|reply| reply.kept.as_ref()) {
+            let mut all = observed.all.iter_mut();
+            if let Some(object) = all.find(|object| object.kind == change.kind && object.key == change.key) {
+                object.foreign = Some(format!("in use: {user}"));
+            }
+            return;
+        }
+        observed.fold(change, reply.map(|reply| &reply.objects));
+    }
+
+    fn facts(&self, key: &PartKey, member: &PartMember, observed: &Objects) -> Option<PartOutput<()>> {
+        let mut output = PartOutput::default();
+        let PartKey::Balancer(name) = key else {
+            return Some(output);
+        };
+        let mut annotate = |key: &str, value: Option<&str>| {
+            if self.settings.annotates {
+                output.effects.annotate(key, value);
+            }
+        };
+        if member.leaves() {
+            annotate(a::TARGET_POOL, None);
+            annotate(a::BACKEND_SERVICE, None);
+            return Some(output);
+        }
+        let rule = observed.get(ObjectKind::Rule, name)?;
+        let (pool, backend) = match rule.text(fields::BACKEND_SERVICE) {
+            "" => (Some(crate::client::last_component(rule.text(fields::TARGET))), None),
+            path => (None, Some(crate::client::last_component(path))),
+        };
+        annotate(a::TARGET_POOL, pool);
+        annotate(a::BACKEND_SERVICE, backend);
+        let address = rule.text(fields::ADDRESS);
+        if !address.is_empty() {
+            output.effects.ingress = Some(vec![Ingress::address(address, IpMode::Vip)]);
+        }
+        Some(output)
+    }
+}

@@ -1,0 +1,9 @@
+//! The provider on Compute Engine in memory.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod conformance;
+mod instances;
+mod routes;
+mod stage;
+mod start;
+mod validate;

@@ -1,0 +1,60 @@
+//! The work for many Services: passes and reports grow as their number.
+//!
+//! The controller of the [histories](super::histories) creates Services in batches. Work is counted, not timed: how often the
+//! parts of a Service are looked up in a listing of the cloud, and how many members the passes report.
+//! `CCM_TEST_SERVICES=1000 cargo test .. -- growth::creates` creates so many, so that the processor time can be measured.
+
+use std::sync::atomic::Ordering;
+
+use super::histories::{Process, World, requested};
+
+/// Services that are created at the same time.
+const BATCH: usize = 10;
+
+/// The work per Service.
+#[derive(Debug)]
+struct Work {
+    lookups: usize,
+    reported: usize,
+    passes: usize,
+}
+
+/// Creates so many Services.
+fn create(count: usize) -> Work {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(async {
+        let world = World::new(0).silent();
+        let process = Process::new(&world, None);
+        let mut tasks = process.start();
+        world.api.lock().set_node(0, None);
+        for first in (0..count).step_by(BATCH) {
+            for service in first..count.min(first + BATCH) {
+                world.api.lock().apply_service(service, 80);
+            }
+            process.watch.notify_one();
+            process.quiescent().await.unwrap();
+        }
+        process.check().unwrap();
+        tasks.shutdown().await;
+        Work {
+            lookups: world.balancers.lookups() / count,
+            reported: process.reported.load(Ordering::Relaxed) / count,
+            passes: process.passes.load(Ordering::Relaxed) / count,
+        }
+    })
+}
+
+#[test]
+fn creates_services_with_work_that_grows_as_their_number() {
+    if let Some(count) = requested("CCM_TEST_SERVICES") {
+        create(usize::try_from(count).unwrap());
+        return;
+    }
+    let (few, many) = (create(100), create(400));
+    let grows = |few: usize, many: usize| 2 * many > 3 * few;
+    assert!(!grows(few.passes, many.passes), "{few:?} {many:?}");
+    assert!(!grows(few.reported, many.reported), "{few:?} {many:?}");
+    // These still grow with the number of Services: each listing is another one, and a discovery looks all of them up in it.
+    assert!(many.lookups < 120, "{few:?} {many:?}");
+}
