@@ -3,7 +3,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use ccm_core::{
-    Cloud, ErrorKind, Priority,
+    Cloud, ErrorKind,
     routes::{Applied, ClusterCidrs, RouteNode, RoutePlan},
     testkit::{
         nodes::node_view,

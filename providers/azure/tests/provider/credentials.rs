@@ -7,7 +7,7 @@ use ccm_core::{BuildContext, Cloud, Environment, ErrorKind, Result, testkit};
 use ccm_testbed::arm::{ArmServer, SECRET};
 use serde_json::Value;
 
-use crate::stage::{Stage, build, query};
+use crate::stage::{Stage, query};
 
 /// A certificate and its private key, as PEM.
 fn client_pem() -> String {

@@ -2,7 +2,8 @@
 //!
 //! The controller of the [histories](super::histories) creates Services in batches. Work is counted, not timed: how often the
 //! parts of a Service are looked up in a listing of the cloud, and how many members the passes report.
-//! `CCM_TEST_SERVICES=1000 cargo test .. -- growth::creates` creates so many, so that the processor time can be measured.
+//! `CCM_TEST_SERVICES=1000 cargo test .. -- growth::creates` creates so many, so that the processor time can be measured;
+//! `CCM_TEST_BATCH` is how many of them are created at the same time.
 
 use std::sync::atomic::Ordering;
 
@@ -19,8 +20,8 @@ struct Work {
     passes: usize,
 }
 
-/// Creates so many Services.
-fn create(count: usize) -> Work {
+/// Creates so many Services, `batch` at the same time.
+fn create(count: usize, batch: usize) -> Work {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.enable_time().start_paused(true).build().unwrap();
     runtime.block_on(async {
@@ -28,8 +29,8 @@ fn create(count: usize) -> Work {
         let process = Process::new(&world, None);
         let mut tasks = process.start();
         world.api.lock().set_node(0, None);
-        for first in (0..count).step_by(BATCH) {
-            for service in first..count.min(first + BATCH) {
+        for first in (0..count).step_by(batch) {
+            for service in first..count.min(first + batch) {
                 world.api.lock().apply_service(service, 80);
             }
             process.watch.notify_one();
@@ -48,10 +49,11 @@ fn create(count: usize) -> Work {
 #[test]
 fn creates_services_with_work_that_grows_as_their_number() {
     if let Some(count) = requested("CCM_TEST_SERVICES") {
-        create(usize::try_from(count).unwrap());
+        let batch = requested("CCM_TEST_BATCH").map_or(BATCH, |batch| usize::try_from(batch).unwrap());
+        create(usize::try_from(count).unwrap(), batch);
         return;
     }
-    let (few, many) = (create(100), create(400));
+    let (few, many) = (create(100, BATCH), create(400, BATCH));
     let grows = |few: usize, many: usize| 2 * many > 3 * few;
     assert!(!grows(few.passes, many.passes), "{few:?} {many:?}");
     assert!(!grows(few.reported, many.reported), "{few:?} {many:?}");
