@@ -22,7 +22,7 @@
 //! Providers do not implement [`LoadBalancers`] themselves: [`plan::Engine`](crate::plan::Engine) does, from a
 //! [`PartModel`](crate::plan::PartModel) and a [`PartCloud`](crate::plan::PartCloud).
 
-use std::{fmt, sync::Arc};
+use std::{collections::BTreeSet, fmt, sync::Arc};
 
 use async_trait::async_trait;
 
@@ -198,6 +198,10 @@ pub struct Request {
     /// Whether this pass may delete the part if it is an orphan ([`OrphanPart::deletable`]). Without it, a pass over an
     /// orphan does nothing: an incomplete list of Services must not lead to the deletion of a load balancer.
     pub delete_orphan: bool,
+    /// For a discovery: the Services to look up in the listings, besides those that have changed since the last one. The others
+    /// keep the parts that they had, so that the work does not grow with their number. `None`: all Services, and the orphans.
+    /// A discovery may look up all of them anyway.
+    pub services: Option<BTreeSet<ServiceId>>,
     /// Whether the report contains all members of the part. Otherwise, members are left out that an earlier report said were served,
     /// and for which nothing has changed since then.
     pub report_all: bool,
@@ -215,6 +219,7 @@ impl Request {
             read,
             announce: None,
             delete_orphan: false,
+            services: None,
             report_all: true,
         }
     }

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use ccm_core::{Priority, client::later, controllers, load_balancer::Request};
+use ccm_core::{Priority, client::later, controllers};
 use futures_util::future::{BoxFuture, OptionFuture};
 use rand::Rng;
 use tokio::time::{Instant, sleep_until};
@@ -110,8 +110,7 @@ impl ServiceController {
         let balancers = self.cloud.load_balancers()?;
         let task = self.state.lock().take_discovery(now)?;
         Some(Box::pin(async move {
-            let request = Request::new(Arc::clone(&task.snapshot), task.job.ask());
-            let discovered = balancers.discover(&request).await;
+            let discovered = balancers.discover(&task.request()).await;
             let result = match &discovered {
                 Ok(_) => {
                     self.events.works(DISCOVERY);

@@ -48,7 +48,7 @@ use ccm_core::{
     Priority,
     controllers::{NodeObject, ServiceObject},
     load_balancer::{
-        Claim, ClusterSnapshot, ClusterView, OrphanPart, OwnershipTag, PartKey, ProviderFinalizers,
+        Claim, ClusterSnapshot, ClusterView, OrphanPart, OwnershipTag, PartKey, ProviderFinalizers, Request,
         ServiceEvent, ServiceId, ServiceParts, ServiceView,
     },
 };
@@ -66,6 +66,10 @@ use crate::{config::OrphanConfig, controllers::node_object::STORE_LAG, server::s
 
 /// How often a lost Service is compared with remembered answers of the cloud.
 const LOST_IN_MEMORY: u32 = 2;
+
+/// While Services change, all of them are looked up in the listings at most this often, and only the changed ones between.
+/// Otherwise the work for one Service would grow with their number.
+const LOOKS_UP_ALL: Duration = Duration::from_secs(10);
 
 /// `namespace/name` of a Service.
 pub(super) type Name = Arc<str>;
@@ -141,6 +145,17 @@ pub(super) enum Output {
 pub(super) struct DiscoveryTask {
     pub(super) job: Job,
     pub(super) snapshot: Arc<ClusterSnapshot>,
+    /// The Services to look up, besides those that have changed. `None`: all.
+    pub(super) services: Option<BTreeSet<ServiceId>>,
+}
+
+impl DiscoveryTask {
+    pub(super) fn request(&self) -> Request {
+        Request {
+            services: self.services.clone(),
+            ..Request::new(Arc::clone(&self.snapshot), self.job.ask())
+        }
+    }
 }
 
 /// A pass over a part.
@@ -232,6 +247,12 @@ pub(super) struct ControllerState {
     snapshot_status_is_old: bool,
     /// The next discovery, if one is due.
     discovery: Option<Job>,
+    /// It looks up all Services.
+    discovers_all: bool,
+    /// When a discovery that looked up all Services began.
+    looked_up_all: Option<Instant>,
+    /// The Services that may be due again at a time of their own.
+    timed: BTreeSet<Name>,
     /// How many discoveries in a row failed, and when the next one is due.
     failed_discoveries: u32,
     retry_discovery: Option<Instant>,
@@ -380,6 +401,7 @@ impl ControllerState {
             // next discovery lists the orphans.
             let after = Some(self.moment.at(at));
             Job::service(after).add_to(&mut self.discovery);
+            self.discovers_all = true;
         }
         for part in entry.parts() {
             self.remove_member(part, name);
@@ -393,6 +415,7 @@ impl ControllerState {
             job.add_to(&mut entry.dirty);
         }
         job.add_to(&mut self.discovery);
+        self.discovers_all = true;
     }
 
     /// When the next work is due without a change. `discovers`: a discovery is running or due, and work that only leads to
@@ -403,18 +426,15 @@ impl ControllerState {
             let retry = if discovers { None } else { self.retry_discovery };
             return nodes.into_iter().chain(retry).min();
         }
-        let again = self.services.values().filter_map(|entry| entry.again).min();
+        let timed = self.timed.iter().filter_map(|name| self.services.get(name));
+        let again = timed.filter_map(|entry| entry.again).min();
         let all = [nodes, again, self.orphans_due()];
         all.into_iter().flatten().min()
     }
 
     fn orphans_due(&self) -> Option<Instant> {
         // While passes do not know of every Service, nothing is reported or deleted.
-        if self.all_included() {
-            self.orphans.due()
-        } else {
-            None
-        }
+        self.orphans.due().filter(|_| self.all_included())
     }
 
     /// Time has passed. If nodes changed and it is time to follow them, runs the parts that do not. While discovery fails,
@@ -441,6 +461,7 @@ impl ControllerState {
         let job = Job::now(Cause::Nodes);
         // A cloud may have parts for each zone.
         job.add_to(&mut self.discovery);
+        self.discovers_all = true;
         self.discovered_nodes = generation;
         self.following = self.has_lagging_part(generation).then_some((at, generation));
         let mut outputs = vec![Output::FollowNodes { parts: behind.len() }];
@@ -566,8 +587,35 @@ impl ControllerState {
             return None;
         }
         self.retry_discovery = None;
+        self.requeue_timed(at);
+        if self.orphans_due().is_some_and(|due| due <= at) {
+            Job::now(Cause::Service).add_to(&mut self.discovery);
+            self.discovers_all = true;
+        }
+        let job = self.discovery.take()?;
+        let is_late = |last: Instant| at.saturating_duration_since(last) >= LOOKS_UP_ALL;
+        let all = std::mem::take(&mut self.discovers_all) || self.looked_up_all.is_none_or(is_late);
+        let services = if all {
+            self.looked_up_all = Some(at);
+            None
+        } else {
+            let dirty = self.services.values().filter(|entry| entry.dirty.is_some());
+            Some(dirty.map(|entry| entry.view.id.clone()).collect())
+        };
+        Some(DiscoveryTask {
+            job,
+            snapshot: self.snapshot(),
+            services,
+        })
+    }
+
+    /// Makes the Services dirty whose time has come.
+    fn requeue_timed(&mut self, at: Instant) {
         let mut renews_status = false;
-        for entry in self.services.values_mut() {
+        self.timed.retain(|name| {
+            let Some(entry) = self.services.get_mut(name) else {
+                return false;
+            };
             if entry.again.take_if(|again| *again <= at).is_some() {
                 renews_status = true;
                 let job = match entry.lost {
@@ -577,17 +625,13 @@ impl ControllerState {
                 };
                 job.add_to(&mut entry.dirty);
                 job.add_to(&mut self.discovery);
+                self.discovers_all = true;
             }
-        }
+            entry.again.is_some()
+        });
         if renews_status {
             self.renew_status();
         }
-        if self.orphans_due().is_some_and(|due| due <= at) {
-            Job::now(Cause::Service).add_to(&mut self.discovery);
-        }
-        let job = self.discovery.take()?;
-        let snapshot = self.snapshot();
-        Some(DiscoveryTask { job, snapshot })
     }
 
     /// Takes a part. `None` if there is nothing to do.

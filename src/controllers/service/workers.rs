@@ -53,11 +53,10 @@ impl ServiceController {
             }
         };
         let request = Request {
-            snapshot: Arc::clone(&task.snapshot),
-            read: task.job.ask(),
             delete_orphan: task.delete_orphan,
             report_all: task.report_all,
             announce: Some(Arc::new(announce)),
+            ..Request::new(Arc::clone(&task.snapshot), task.job.ask())
         };
         let began = Instant::now();
         let report = balancers.run(part, &request).await;

@@ -235,7 +235,7 @@ async fn security_groups_of_the_load_balancer_controller_are_no_orphans() {
     }
     stage.restart().await;
     let discovery = stage.discover().await.unwrap();
-    let orphans: Vec<_> = discovery.orphans.iter().map(|orphan| orphan.what.as_str()).collect();
+    let orphans: Vec<_> = discovery.orphans.iter().flatten().map(|orphan| orphan.what.as_str()).collect();
     assert_eq!(orphans, ["security group k8s-default-lost-0123456789, which no load balancer uses"]);
 }
 

@@ -18,8 +18,9 @@ pub struct Discovery {
     /// One for each Service of the snapshot, in its order. Those that have not changed are the same values as in the last
     /// discovery.
     pub services: Vec<Arc<ServiceParts>>,
-    /// Objects in the cloud that carry this cluster's tag or name, and whose Service does not exist.
-    pub orphans: Vec<OrphanPart>,
+    /// Objects in the cloud that carry this cluster's tag or name, and whose Service does not exist. `None`: only
+    /// [some Services](Request::services) were looked up.
+    pub orphans: Option<Vec<OrphanPart>>,
 }
 
 impl Discovery {

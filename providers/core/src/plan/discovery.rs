@@ -27,8 +27,6 @@ pub(super) struct DiscoveryInput<M: PartModel> {
     pub(super) number: u64,
     /// The revision of the index.
     pub(super) revision: u64,
-    /// Whether there is a newer snapshot.
-    pub(super) is_old: bool,
     pub(super) snapshot: Arc<ClusterSnapshot>,
     pub(super) directory: Arc<M::Directory>,
 }
@@ -108,6 +106,7 @@ impl<K: Clone + Ord + std::fmt::Display + std::hash::Hash> ServiceEntry<K> {
         };
         let (named, tagged) = (current(parts.named), current(parts.tagged));
         let wants = view.wants_load_balancer();
+        let is_old = memory.is_old(view, &input.snapshot);
         // A Service without a finalizer of ours never had a load balancer, or lost the finalizer: it leaves only parts with its
         // tag.
         let needs_cleanup = model.finalizers(view).needs_cleanup(view);
@@ -120,10 +119,10 @@ impl<K: Clone + Ord + std::fmt::Display + std::hash::Hash> ServiceEntry<K> {
             .collect();
         // One that is not ours has no parts.
         let (joins, leaves, traces) = if wants && claim == Claim::Ours {
-            let leaves = memory.unnamed(&view.id, &named, leaves, input.is_old);
+            let leaves = memory.unnamed(&view.id, &named, leaves, is_old);
             (named, leaves.clone(), leaves)
         } else {
-            let leaves = memory.leaves(&view.id, leaves, &tagged, input.is_old);
+            let leaves = memory.leaves(&view.id, leaves, &tagged, is_old);
             let listed = |key: &K| named.contains(key) || tagged.contains(key);
             let traces = leaves.iter().filter(|key| listed(key) || !memory.has_left(&view.id, key));
             let traces = traces.cloned().collect();

@@ -12,7 +12,7 @@ use tracing::{Instrument, debug, info_span};
 
 use super::{
     discovery::DiscoveredPart,
-    index::{PartIndex, ReadListings},
+    index::{PartIndex, ReadListings, Scope},
     key::PartKind,
     memory::Memory,
     metrics::{PlanMetrics, Share},
@@ -111,19 +111,24 @@ impl<M: PartModel, C: PartCloud<M>> Engine<M, C> {
         memory: &'a Mutex<Memory<M>>,
     ) -> Result<(DiscoveredPart<M>, Reading<'a, M>)> {
         // Orphans follow from the listings and all Services.
-        let only = (!request.delete_orphan).then_some(key);
+        let scope = if request.delete_orphan {
+            Scope::All
+        } else {
+            Scope::Part(key)
+        };
         let reading = Reading::begin(memory);
-        let part = self.update_index(request, &reading, only, |index| index.part(key)).await?;
+        let part = self.update_index(request, &reading, &scope, |index, _| index.part(key)).await?;
         Ok((part, reading))
     }
 
-    /// Reads the listings, and computes the parts of the Services that have changed: of members of the part `only`, or all.
+    /// Reads the listings, and computes the parts of the Services that have changed. The result is of the index, and of whether
+    /// all Services are of these listings.
     async fn update_index<T>(
         &self,
         request: &Request,
         reading: &Reading<'_, M>,
-        only: Option<&M::Key>,
-        result: impl FnOnce(&PartIndex<M>) -> T,
+        scope: &Scope<'_, M::Key>,
+        result: impl FnOnce(&PartIndex<M>, bool) -> T,
     ) -> Result<T> {
         let read = ReadListings {
             snapshot: Arc::clone(&request.snapshot),
@@ -131,7 +136,8 @@ impl<M: PartModel, C: PartCloud<M>> Engine<M, C> {
             number: reading.number,
         };
         let mut memory = reading.memory.lock();
-        Ok(result(memory.update_index(&self.model, &read, only)))
+        let (index, is_whole) = memory.update_index(&self.model, &read, scope);
+        Ok(result(index, is_whole))
     }
 
     /// The members of a part by the last listings that could be read, for a pass over a part that was known then. Before the
@@ -149,7 +155,8 @@ impl<M: PartModel, C: PartCloud<M>> Engine<M, C> {
             // Keys that were replaced since the first discovery are valid for these listings.
             number: 0,
         };
-        Some(memory.update_index(&self.model, &read, Some(key)).part(key))
+        let (index, _) = memory.update_index(&self.model, &read, &Scope::Part(key));
+        Some(index.part(key))
     }
 
     /// Asks the cloud about former load balancers that the listings do not prove to be this cluster's.
@@ -280,7 +287,7 @@ impl<M: PartModel, C: PartCloud<M>> Engine<M, C> {
         // Without the engine's state: the plan is that of a process that has just started.
         let memory = Mutex::new(Memory::default());
         let dry_run = DryRun::<M>::default();
-        let keys_of = |index: &PartIndex<M>| {
+        let keys_of = |index: &PartIndex<M>, _| {
             let mut keys = index.keys();
             if let Some(only) = only {
                 let entry = index.entry(only);
@@ -288,7 +295,7 @@ impl<M: PartModel, C: PartCloud<M>> Engine<M, C> {
             }
             keys
         };
-        let keys = self.update_index(request, &Reading::begin(&memory), None, keys_of).await?;
+        let keys = self.update_index(request, &Reading::begin(&memory), &Scope::All, keys_of).await?;
         let mut plans: Vec<PartReport> = Vec::new();
         for _ in 0..ROUNDS {
             let before = memory.lock().version;
@@ -333,12 +340,15 @@ impl<M: PartModel, C: PartCloud<M>> LoadBalancers for Engine<M, C> {
 
     async fn discover(&self, request: &Request) -> Result<Discovery> {
         self.memory.lock().snapshot_begins(&request.snapshot);
-        let discovered = |index: &PartIndex<M>| {
-            self.forget_idle(index);
-            (index.public(), Arc::clone(&index.directory))
+        let scope = request.services.as_ref().map_or(Scope::All, Scope::Services);
+        let discovered = |index: &PartIndex<M>, is_whole| {
+            if is_whole {
+                self.forget_idle(index);
+            }
+            (index.public(is_whole), Arc::clone(&index.directory))
         };
         let reading = Reading::begin(&self.memory);
-        let (mut discovery, directory) = self.update_index(request, &reading, None, discovered).await?;
+        let (mut discovery, directory) = self.update_index(request, &reading, &scope, discovered).await?;
         drop(reading);
         self.prove_former(&mut discovery, &directory, request).await;
         Ok(discovery)

@@ -7,10 +7,11 @@
 //! |---|---|
 //! | a Service | of this Service |
 //! | a part's key, or that a Service has left a part | of the Services with that part, or of this Service |
-//! | the listings or the nodes | by a discovery: of all Services; by a pass: of the members of its part |
+//! | the listings | by a pass: of the members of its part; by a discovery: of the Services that it asks for, or of all |
+//! | the nodes | by a pass: of the members of its part; by a discovery: of all Services |
 //!
-//! So a pass may not know a member that its part has only by newer listings. The next discovery finds it, and runs the part
-//! again.
+//! So a pass may not know a member that its part has only by newer listings. The next discovery of all Services finds it, and
+//! runs the part again.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -40,8 +41,12 @@ pub(super) struct PartIndex<M: PartModel> {
     orphan_keys: HashSet<M::Key>,
     /// The orphans are those of the snapshot and the listings.
     knows_orphans: bool,
-    /// All entries are of this revision.
+    /// All entries were of this revision.
     complete: Option<u64>,
+    /// All entries were of this form of the cluster apart from its Services.
+    complete_cluster: Option<u64>,
+    /// Grows with every change of the cluster apart from its Services.
+    cluster: u64,
 }
 
 struct IndexedService<M: PartModel> {
@@ -55,6 +60,16 @@ pub(super) struct ReadListings<M: PartModel> {
     pub(super) directory: Arc<M::Directory>,
     /// The number of the discovery that read them.
     pub(super) number: u64,
+}
+
+/// The Services whose parts are computed again although they have not changed, if the listings or the nodes have.
+pub(super) enum Scope<'a, K> {
+    /// The members of a part.
+    Part(&'a K),
+    /// These, unless the nodes have changed: then all.
+    Services(&'a BTreeSet<ServiceId>),
+    /// All.
+    All,
 }
 
 /// Whether they are the same value of a Service, not only equal.
@@ -74,6 +89,8 @@ impl<M: PartModel> PartIndex<M> {
             orphan_keys: HashSet::new(),
             knows_orphans: false,
             complete: None,
+            complete_cluster: None,
+            cluster: 0,
         };
         let views = read.snapshot.services.iter();
         index.services.extend(views.map(|view| {
@@ -86,14 +103,14 @@ impl<M: PartModel> PartIndex<M> {
         index
     }
 
-    /// Applies what was read, for a pass over the part `only`, or for a discovery.
+    /// Applies what was read. Returns whether all Services are of these listings, and the orphans are known.
     pub(super) fn update(
         &mut self,
         model: &M,
         read: &ReadListings<M>,
         memory: &mut Memory<M>,
-        only: Option<&M::Key>,
-    ) {
+        scope: &Scope<'_, M::Key>,
+    ) -> bool {
         let mut outdated = self.apply_changed_parts(memory);
         if !Arc::ptr_eq(&self.snapshot, &read.snapshot) {
             self.apply_snapshot(&read.snapshot, &mut outdated);
@@ -103,26 +120,29 @@ impl<M: PartModel> PartIndex<M> {
             self.revision += 1;
             self.knows_orphans = false;
         }
-        match only {
-            Some(key) if self.members.contains_key(key) => {
-                let members = self.members.get(key).into_iter().flatten();
-                let of_part = members.filter(|(_, entry)| !self.is_current(entry));
-                outdated.extend(of_part.map(|(id, _)| id.clone()));
+        let is_whole = match scope {
+            Scope::Part(key) => !self.members.contains_key(key),
+            Scope::Services(_) => self.complete_cluster != Some(self.cluster),
+            Scope::All => true,
+        };
+        if is_whole {
+            if self.complete != Some(self.revision) {
+                outdated.extend(self.services.keys().filter(|id| !self.is_current(id)).cloned());
+                self.complete = Some(self.revision);
+                self.complete_cluster = Some(self.cluster);
             }
-            Some(_) | None => {
-                if self.complete != Some(self.revision) {
-                    let is_outdated = |service: &IndexedService<M>| {
-                        !service.entry.as_ref().is_some_and(|entry| self.is_current(entry))
-                    };
-                    let all = self.services.iter().filter(|(_, service)| is_outdated(service));
-                    outdated.extend(all.map(|(id, _)| id.clone()));
-                    self.complete = Some(self.revision);
-                }
-                self.update_orphans(model);
-                memory.retain(|id| self.services.contains_key(id));
-            }
+            self.update_orphans(model);
+            memory.retain(|id| self.services.contains_key(id));
+        } else {
+            let asked: Vec<&ServiceId> = match scope {
+                Scope::Part(key) => self.members.get(key).into_iter().flat_map(BTreeMap::keys).collect(),
+                Scope::Services(services) => services.iter().collect(),
+                Scope::All => Vec::new(),
+            };
+            outdated.extend(asked.into_iter().filter(|id| !self.is_current(id)).cloned());
         }
         self.compute(model, outdated, memory, read.number);
+        is_whole
     }
 
     /// The Services that are concerned by what passes have changed since the last update.
@@ -133,13 +153,16 @@ impl<M: PartModel> PartIndex<M> {
         of_keys.chain(changed.services).filter(|id| self.services.contains_key(id)).collect()
     }
 
-    fn is_current(&self, entry: &ServiceEntry<M::Key>) -> bool {
-        entry.revision.load(Ordering::Relaxed) == self.revision
+    /// Whether the parts of this Service follow from the listings and the nodes as they are now.
+    fn is_current(&self, id: &ServiceId) -> bool {
+        self.entry(id)
+            .is_some_and(|entry| entry.revision.load(Ordering::Relaxed) == self.revision)
     }
 
     fn apply_snapshot(&mut self, snapshot: &Arc<ClusterSnapshot>, outdated: &mut BTreeSet<ServiceId>) {
         if self.snapshot.cluster != snapshot.cluster {
             self.revision += 1;
+            self.cluster += 1;
         }
         // Both are in the order of the ids, and nearly all Services are the same.
         let (mut missing, mut new) = (Vec::new(), Vec::new());
@@ -204,7 +227,6 @@ impl<M: PartModel> PartIndex<M> {
         let input = DiscoveryInput {
             number,
             revision: self.revision,
-            is_old: memory.is_old(&self.snapshot),
             snapshot: Arc::clone(&self.snapshot),
             directory: Arc::clone(&self.directory),
         };
@@ -290,16 +312,16 @@ impl<M: PartModel> PartIndex<M> {
         keys.into_iter().map(|(key, _)| key.clone()).collect()
     }
 
-    pub(super) fn public(&self) -> Discovery {
-        let name = |key: &M::Key| PartKey::new(key.to_string());
+    /// The parts of all Services. `is_whole`: all are of these listings, and the orphans are known.
+    pub(super) fn public(&self, is_whole: bool) -> Discovery {
         let orphans = self.orphans.iter().map(|orphan| OrphanPart {
-            part: name(&orphan.key),
+            part: PartKey::new(orphan.key.to_string()),
             what: orphan.what.clone(),
             deletable: orphan.deletable,
         });
         Discovery {
             services: self.entries().map(|entry| Arc::clone(&entry.public)).collect(),
-            orphans: orphans.collect(),
+            orphans: is_whole.then(|| orphans.collect()),
         }
     }
 }
@@ -338,7 +360,7 @@ mod tests {
 
     impl Fixture {
         /// Updates the index. Returns how many Services were looked up in the listings.
-        fn update(&mut self, snapshot: &Arc<ClusterSnapshot>, only: Option<&Key>) -> usize {
+        fn update(&mut self, snapshot: &Arc<ClusterSnapshot>, scope: &Scope<'_, Key>) -> usize {
             let before = self.directory.lookups();
             let read = ReadListings {
                 snapshot: Arc::clone(snapshot),
@@ -349,7 +371,7 @@ mod tests {
                 &Model,
                 &read,
                 &mut self.memory,
-                only,
+                scope,
             );
             self.directory.lookups() - before
         }
@@ -368,47 +390,68 @@ mod tests {
         let mut fixture = Fixture::default();
         let services = ["a", "b", "c"].map(service);
         let first = snapshot(&services);
-        assert_eq!(fixture.update(&first, None), 3);
-        assert_eq!(fixture.update(&first, None), 0);
+        assert_eq!(fixture.update(&first, &Scope::All), 3);
+        assert_eq!(fixture.update(&first, &Scope::All), 0);
 
         let mut changed = services.to_vec();
         changed[1] = service("b");
         changed.push(service("d"));
         let second = snapshot(&changed);
-        assert_eq!(fixture.update(&second, Some(&new("a"))), 2);
+        assert_eq!(fixture.update(&second, &Scope::Part(&new("a"))), 2);
         let names: Vec<_> = fixture.index().entries().map(|entry| entry.view.id.name.to_string()).collect();
         assert_eq!(names, ["a", "b", "c", "d"]);
         assert_eq!(fixture.index().part(&Key::Hosts).entries.len(), 4);
         changed.remove(0);
         let third = snapshot(&changed);
-        assert_eq!(fixture.update(&third, None), 0);
+        assert_eq!(fixture.update(&third, &Scope::All), 0);
         assert_eq!(fixture.index().part(&Key::Hosts).entries.len(), 3);
         assert!(!fixture.index().knows(&new("a")));
 
         // A Service whose part has another key, or that has left a part, has other parts.
         fixture.memory.rename(&new("b"), &Key::Id(1));
-        assert_eq!(fixture.update(&third, None), 1);
+        assert_eq!(fixture.update(&third, &Scope::All), 1);
         assert_eq!(fixture.index().entry(&changed[0].id).unwrap().joins, [Key::Id(1), Key::Hosts]);
         fixture.memory.leave(&changed[1].id, &Key::Id(7), None);
-        assert_eq!(fixture.update(&third, None), 1);
+        assert_eq!(fixture.update(&third, &Scope::All), 1);
     }
 
     #[test]
     fn with_other_listings_or_nodes_a_pass_looks_up_the_members_of_its_part_and_a_discovery_all_services() {
         let mut fixture = Fixture::default();
         let services = snapshot(&["a", "b", "c"].map(service));
-        fixture.update(&services, None);
+        fixture.update(&services, &Scope::All);
         fixture.directory = Arc::default();
-        assert_eq!(fixture.update(&services, Some(&new("a"))), 1);
-        assert_eq!(fixture.update(&services, Some(&new("a"))), 0);
-        assert_eq!(fixture.update(&services, None), 2);
+        assert_eq!(fixture.update(&services, &Scope::Part(&new("a"))), 1);
+        assert_eq!(fixture.update(&services, &Scope::Part(&new("a"))), 0);
+        assert_eq!(fixture.update(&services, &Scope::All), 2);
 
         let mut nodes = ClusterSnapshot::clone(&services);
         nodes.cluster.nodes = std::iter::once(ServiceNode::default()).collect::<NodeSet>();
         let nodes = Arc::new(nodes);
-        assert_eq!(fixture.update(&nodes, Some(&new("b"))), 1);
+        assert_eq!(fixture.update(&nodes, &Scope::Part(&new("b"))), 1);
         // A part that no Service is known to have may be one of the new listings.
-        assert_eq!(fixture.update(&nodes, Some(&Key::Id(9))), 2);
+        assert_eq!(fixture.update(&nodes, &Scope::Part(&Key::Id(9))), 2);
+    }
+
+    #[test]
+    fn a_discovery_of_some_services_looks_up_the_others_only_with_other_nodes() {
+        let mut fixture = Fixture::default();
+        let views = ["a", "b", "c"].map(service);
+        let services = snapshot(&views);
+        let some = BTreeSet::from([views[0].id.clone()]);
+        assert_eq!(fixture.update(&services, &Scope::Services(&some)), 3, "the first one looks up all");
+        fixture.directory = Arc::default();
+        assert_eq!(fixture.update(&services, &Scope::Services(&some)), 1);
+        assert_eq!(fixture.update(&services, &Scope::Services(&some)), 0);
+        let mut changed = views.to_vec();
+        changed[2] = service("c");
+        let changed = snapshot(&changed);
+        assert_eq!(fixture.update(&changed, &Scope::Services(&BTreeSet::new())), 1);
+        assert_eq!(fixture.update(&changed, &Scope::All), 1);
+
+        let mut nodes = ClusterSnapshot::clone(&changed);
+        nodes.cluster.nodes = std::iter::once(ServiceNode::default()).collect::<NodeSet>();
+        assert_eq!(fixture.update(&Arc::new(nodes), &Scope::Services(&some)), 3);
     }
 
     #[test]

@@ -23,7 +23,7 @@ use tokio::time::Instant;
 
 use super::{
     discovery::ServiceEntry,
-    index::{PartIndex, ReadListings},
+    index::{PartIndex, ReadListings, Scope},
     model::{PartModel, PartOutput},
 };
 use crate::load_balancer::{ClusterSnapshot, Effects, ServiceId, ServiceView};
@@ -227,16 +227,16 @@ impl<M: PartModel> Memory<M> {
         alias.map_or(key, |alias| &alias.now).clone()
     }
 
-    /// Applies what was read to the index; see [`PartIndex::update`].
+    /// Applies what was read to the index; see [`PartIndex::update`]. Returns whether all Services are of these listings.
     pub(super) fn update_index(
         &mut self,
         model: &M,
         read: &ReadListings<M>,
-        only: Option<&M::Key>,
-    ) -> &PartIndex<M> {
+        scope: &Scope<'_, M::Key>,
+    ) -> (&PartIndex<M>, bool) {
         let mut index = self.index.take().unwrap_or_else(|| PartIndex::new(read));
-        index.update(model, read, self, only);
-        self.index.insert(index)
+        let is_whole = index.update(model, read, self, scope);
+        (self.index.insert(index), is_whole)
     }
 
     /// Takes what has changed for the index.
@@ -254,13 +254,20 @@ impl<M: PartModel> Memory<M> {
         }
     }
 
-    /// Whether a request with a newer snapshot has begun. A pass that began before a Service changed must not undo what is known
-    /// of the Service as it is now.
-    pub(super) fn is_old(&self, snapshot: &Arc<ClusterSnapshot>) -> bool {
-        let mut known = self.snapshots.iter();
-        known.any(|(known, number)| {
-            std::ptr::eq(known.as_ptr(), Arc::as_ptr(snapshot)) && *number < self.newest
-        })
+    /// Whether a request with a newer snapshot has begun, in which this Service is another one. A pass that began before a Service
+    /// changed must not undo what is known of the Service as it is now.
+    pub(super) fn is_old(&self, view: &Arc<ServiceView>, snapshot: &Arc<ClusterSnapshot>) -> bool {
+        let number_of = |(known, number): &(Weak<ClusterSnapshot>, u64)| {
+            std::ptr::eq(known.as_ptr(), Arc::as_ptr(snapshot)).then_some(*number)
+        };
+        if self.snapshots.iter().find_map(number_of).is_none_or(|number| number == self.newest) {
+            return false;
+        }
+        let newest = self.snapshots.iter().find(|(_, number)| *number == self.newest);
+        let Some(newest) = newest.and_then(|(snapshot, _)| snapshot.upgrade()) else {
+            return true;
+        };
+        newest.service(&view.id).is_none_or(|now| !Arc::ptr_eq(now, view))
     }
 
     /// Begins a discovery; returns its number.

@@ -135,7 +135,7 @@ async fn changes_and_deletions_of_known_load_balancers_go_on_while_listings_fail
         annotate(stage.add("stale", ""), ID, Some(ABSENT));
         stage.settle_with_complaints(&["504"]).await;
         assert_eq!(stage.writes(), [""; 0]);
-        assert_eq!(stage.discover().await.unwrap().orphans, []);
+        assert_eq!(stage.discover().await.unwrap().orphans, Some(Vec::new()));
         stage.web().deleting = true;
         stage.settle().await.unwrap();
         assert_eq!((stage.find("web"), stage.sim.document("load_balancers", &id)), (None, None));

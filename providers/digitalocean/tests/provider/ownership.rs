@@ -83,7 +83,7 @@ fn reasons(cluster: &TestCluster) -> Vec<&'static str> {
 }
 
 fn deletable(discovery: &Discovery) -> Vec<bool> {
-    discovery.orphans.iter().map(|orphan| orphan.deletable).collect()
+    discovery.orphans.iter().flatten().map(|orphan| orphan.deletable).collect()
 }
 
 #[tokio::test]

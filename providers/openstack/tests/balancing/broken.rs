@@ -130,7 +130,7 @@ async fn a_floating_ip_is_created_while_the_load_balancer_is_and_outlives_its_fa
     stage.services.clear();
     stage.read.freshness = Freshness::now();
     let orphans = stage.cloud.load_balancers().unwrap();
-    let orphans = orphans.discover(&stage.request()).await.unwrap().orphans;
+    let orphans = orphans.discover(&stage.request()).await.unwrap().orphans.unwrap();
     let expected = format!("floating IP {address} of Service shop/web");
     assert!(orphans.iter().any(|orphan| orphan.what == expected && !orphan.deletable), "{orphans:?}");
 }

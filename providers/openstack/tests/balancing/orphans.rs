@@ -6,7 +6,7 @@ use crate::stage::{ID, Stage, annotate, service};
 
 async fn orphans(stage: &Stage) -> Vec<OrphanPart> {
     let balancers = stage.cloud.load_balancers().unwrap();
-    balancers.discover(&stage.request()).await.unwrap().orphans
+    balancers.discover(&stage.request()).await.unwrap().orphans.unwrap()
 }
 
 fn texts(orphans: &[OrphanPart]) -> Vec<String> {

@@ -70,6 +70,7 @@ impl ControllerState {
                 let wait = error.retry().wait(DISCOVERY_BACKOFF.delay(self.failed_discoveries));
                 self.retry_discovery = Some(later(at, wait));
                 task.job.add_to(&mut self.discovery);
+                self.discovers_all |= task.services.is_none();
                 self.discovery_waits_for_quota = task.job.waits_for_quota(&error);
                 if self.discovery_waits_for_quota {
                     return Vec::new();
@@ -98,7 +99,11 @@ impl ControllerState {
             if let Some(entry) = self.entry(&parts.service) {
                 let before: Vec<_> = entry.parts().cloned().collect();
                 outputs.extend(entry.apply_former(view, parts.former.as_ref(), at));
+                let is_timed = entry.again.is_some();
                 outputs.extend(entry.apply_parts(view, parts, &mut due));
+                if is_timed {
+                    self.timed.insert(name(&parts.service));
+                }
                 self.update_members(&parts.service, &before);
             }
         }
@@ -106,12 +111,14 @@ impl ControllerState {
         drop(concerned);
         self.discovered = discovery.services;
         let complete = self.all_included();
-        let orphans = self.orphans.listed(discovery.orphans, complete, at);
-        if !orphans.report.is_empty() {
-            outputs.push(Output::Orphans(orphans.report));
-        }
-        for part in orphans.delete {
-            due.entry(part).or_insert(Job::drift(at));
+        if let Some(listed) = discovery.orphans {
+            let orphans = self.orphans.listed(listed, complete, at);
+            if !orphans.report.is_empty() {
+                outputs.push(Output::Orphans(orphans.report));
+            }
+            for part in orphans.delete {
+                due.entry(part).or_insert(Job::drift(at));
+            }
         }
         if !std::mem::replace(&mut self.started, true) {
             // Every part is run now, and follows the nodes as they are then.
@@ -349,6 +356,9 @@ impl ControllerState {
         let finished = entry.finished_view(task, member);
         if let Some(view) = &finished {
             outputs.extend(entry.finish(view, &member.effects, at));
+            if entry.again.is_some() {
+                self.timed.insert(name(id));
+            }
         }
         let is_served = matches!(member.state, MemberState::Served);
         if finished.is_none() && (!is_served || !entry.is_served()) {
@@ -446,6 +456,7 @@ impl ControllerState {
                 entry.lost = entry.lost.saturating_add(1);
                 let due = at + LOST.delay(entry.lost);
                 entry.again = Some(entry.again.map_or(due, |again| again.min(due)));
+                self.timed.insert(Name::clone(name));
             }
         }
     }

@@ -112,6 +112,7 @@ impl Fixture {
         task.unwrap_or_else(|| DiscoveryTask {
             job: Job::now(Cause::Service),
             snapshot: self.state.snapshot(),
+            services: None,
         })
     }
 
@@ -528,7 +529,7 @@ fn an_orphan_is_not_deleted_while_a_new_service_may_take_it_over() {
             deletable: true,
         };
         let discover = Discovery {
-            orphans: vec![orphan],
+            orphans: Some(vec![orphan]),
             ..Discovery::default()
         };
         let task = fixture.task();
@@ -564,6 +565,41 @@ fn a_service_deleted_without_cleanup_causes_no_pass_but_a_discovery() {
     fixture.delete("a");
     assert!(fixture.state.discovery.is_none());
     assert!(fixture.state.parts.is_empty());
+}
+
+#[test]
+fn a_discovery_looks_up_the_services_that_changed_and_now_and_then_all() {
+    let mut fixture = Fixture::new();
+    let asked = |fixture: &mut Fixture, change: &dyn Fn(&mut Fixture)| {
+        change(fixture);
+        let task = fixture.state.take_discovery(fixture.now).unwrap();
+        let ended = fixture.state.discovery_ended(&task, Ok(Discovery::default()), fixture.now);
+        drop(ended);
+        let names =
+            |services: BTreeSet<ServiceId>| services.iter().map(|id| id.name.to_string()).collect::<Vec<_>>();
+        task.services.map(names)
+    };
+    let add = |name: &'static str| move |fixture: &mut Fixture| drop(fixture.change(&view(name, |_| {})));
+    fixture.change(&view("z", |_| {}));
+    assert_eq!(asked(&mut fixture, &add("a")), None, "the first one");
+    fixture.tick(1);
+    assert_eq!(asked(&mut fixture, &add("b")), Some(["a", "b", "z"].map(str::to_owned).to_vec()));
+    let drift = |fixture: &mut Fixture| drop(fixture.state.changed(ClusterChange::Drift, fixture.now));
+    assert_eq!(asked(&mut fixture, &drift), None);
+    assert_eq!(asked(&mut fixture, &|fixture| fixture.delete("a")), None, "orphans are looked for");
+
+    // One that failed is repeated for as many.
+    fixture.tick(1);
+    fixture.state.changed(ClusterChange::Drift, fixture.now);
+    let task = fixture.state.take_discovery(fixture.now).unwrap();
+    let error = Error::new(ErrorKind::Unavailable, "no answer");
+    fixture.state.discovery_ended(&task, Err(error), fixture.now);
+    fixture.tick(5);
+    assert_eq!(asked(&mut fixture, &add("c")), None);
+    fixture.tick(1);
+    assert!(asked(&mut fixture, &add("d")).is_some());
+    fixture.tick(10);
+    assert_eq!(asked(&mut fixture, &add("e")), None, "the last one is 10 s ago");
 }
 
 #[test]

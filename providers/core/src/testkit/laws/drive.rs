@@ -68,7 +68,7 @@ pub(super) async fn settle<L: Lawful>(
         let mut settled = SettledState::default();
         let mut progressed = false;
         let discovery = engine.discover(&request).await.map_err(|error| error.report())?;
-        let orphans: Vec<_> = discovery.orphans.iter().filter(|orphan| orphan.deletable).collect();
+        let orphans: Vec<_> = discovery.orphans.iter().flatten().filter(|orphan| orphan.deletable).collect();
         let orphans = orphans.iter().map(|orphan| (&orphan.part, &sweep));
         let all = discovery.parts();
         let mut parts: Vec<_> = all.iter().collect();
