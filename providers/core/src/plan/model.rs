@@ -15,7 +15,7 @@ use super::{PartKind, RequestId};
 use crate::{
     Error, ErrorKind, Priority, Result, Retry,
     load_balancer::{
-        Blocked, Claim, ClusterSnapshot, ClusterView, Effects, FormerLoadBalancer, PartReport,
+        Blocked, Claim, ClusterSnapshot, ClusterView, Effects, FormerLoadBalancer, OwnNames, PartReport,
         ProviderFinalizers, ReadOptions, ServiceEvent, ServiceId, ServiceView, StepDescription, StepObjects,
     },
 };
@@ -170,6 +170,19 @@ pub trait PartModel: Send + Sync + Sized + 'static {
         reply: Option<&Self::Reply>,
         observed: &mut Self::Observed,
     );
+
+    /// The member whose objects the cloud's error names, if it refused a [shared](StepDescription::is_shared) step permanently. That
+    /// member is frozen, and the others continue. `None`: the error names no member, and the engine looks for it with smaller
+    /// changes. [`document::named_owner`](super::document::named_owner) looks for names in the text of an error.
+    fn named_member(
+        &self,
+        _key: &Self::Key,
+        _members: &[Member<Self>],
+        _change: &Self::Change,
+        _error: &Error,
+    ) -> Option<ServiceId> {
+        None
+    }
 
     /// The part's key once `observed` has the id that the cloud assigned, if it is not `key`.
     fn rekey(&self, _key: &Self::Key, _observed: &Self::Observed) -> Option<Self::Key> {
@@ -368,6 +381,13 @@ impl<C: CloudChange> Step<C> {
         self
     }
 
+    /// The step applies what several members ask for: it is [shared](StepDescription::is_shared).
+    #[must_use]
+    pub fn shared(mut self) -> Self {
+        self.description.is_shared = true;
+        self
+    }
+
     /// Sets the [Service](StepDescription::service).
     #[must_use]
     pub fn for_service(mut self, service: Option<&ServiceId>) -> Self {
@@ -421,6 +441,37 @@ pub struct Orphan<K> {
     pub deletable: bool,
 }
 
+impl<K> Orphan<K> {
+    /// An object of a kind that has no place for the ownership tag, whose name is that of a Service that does not exist. It may be
+    /// another cluster's, so it is reported only if it has members and all of them are nodes of this cluster, and no pass may
+    /// delete it.
+    ///
+    /// ```
+    /// use ccm_core::plan::Orphan;
+    ///
+    /// let nodes = ["node-1", "node-2"];
+    /// let is_node = |member: &&str| nodes.contains(member);
+    /// let orphan = Orphan::untagged("lb/a1", "pool a1", &["node-1"], is_node);
+    /// assert!(orphan.is_some_and(|orphan| !orphan.deletable));
+    /// assert_eq!(Orphan::untagged("lb/a2", "pool a2", &["node-1", "stranger"], is_node), None);
+    /// ```
+    pub fn untagged<T>(
+        key: K,
+        what: impl Into<String>,
+        members: &[T],
+        is_node: impl Fn(&T) -> bool,
+    ) -> Option<Self> {
+        if members.is_empty() || !members.iter().all(is_node) {
+            return None;
+        }
+        Some(Self {
+            key,
+            what: what.into(),
+            deletable: false,
+        })
+    }
+}
+
 /// A Service that uses a part.
 pub struct Member<M: PartModel> {
     /// The Service.
@@ -440,6 +491,13 @@ impl<M: PartModel> Member<M> {
     /// The members that do not leave.
     pub fn staying(members: &[Self]) -> impl Iterator<Item = &Self> {
         members.iter().filter(|member| !member.leaves())
+    }
+
+    /// The names of the objects of these members, and of the cluster with this ID, for kinds that have no place for the ownership
+    /// tag.
+    #[must_use]
+    pub fn own_names(members: &[Self], cluster_id: Option<&str>) -> OwnNames {
+        OwnNames::new(members.iter().map(|member| &member.service.id), cluster_id)
     }
 
     /// Whether all its objects are deleted.

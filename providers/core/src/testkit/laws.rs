@@ -24,7 +24,8 @@
 //!          worlds, behavior                      ^ killed, restarted      picture
 //! ```
 //!
-//! These laws run one pass after the other. [`concurrent`] runs several at once.
+//! These laws run one pass after the other. [`concurrent`] runs several at once. [`shared`] has the laws of parts that many
+//! Services share, and [`neighbors`] is the law of objects that have no place for an ownership tag.
 //!
 //! [`laws`] checks all laws and shrinks a case that breaks one. [`objects`] has the world of a cloud that consists of
 //! [`Objects`](crate::plan::objects::Objects).
@@ -50,13 +51,16 @@ mod cloud;
 mod clusters;
 pub mod concurrent;
 mod drive;
+mod neighbors;
 pub mod objects;
 mod operations;
+pub mod shared;
 
 pub use cases::{Case, Edit, cases, pick, remove};
 pub use checks::{built, check, converges, effective, polite, predictable, quiet, reclaimable, restartable};
 pub use cloud::{Fault, Ids, MemoryCloud};
 pub use clusters::{Clusters, SERVICES, Setting, other_cluster_tag, ownership_tag, service_id};
+pub use neighbors::neighbors;
 
 /// The engine under test.
 pub type LawEngine<L> = Engine<L, MemoryCloud<L>>;
@@ -115,6 +119,12 @@ pub trait Lawful: PartModel + Clone {
     /// change occupies objects.
     fn refuses(&self, _change: &Self::Change, _view: &Self::Observed) -> Option<String> {
         None
+    }
+
+    /// Whether the change has objects of this Service, such as the write of a document with its elements. For
+    /// [`shared`].
+    fn concerns(&self, _change: &Self::Change, _service: &ServiceView) -> bool {
+        false
     }
 
     /// Puts the part into the state in which the cloud leaves one whose change failed (`ERROR`).
