@@ -34,7 +34,7 @@ impl<L: Lawful> Project<L> {
 
     async fn orphans(&self, world: &Arc<ClusterSnapshot>) -> Result<Vec<OrphanPart>, Broken> {
         let discovery = self.engine().discover(&request(world)).await;
-        Ok(discovery.map_err(|error| broken(error.report()))?.orphans)
+        Ok(discovery.map_err(|error| broken(error.report()))?.orphans.unwrap_or_default())
     }
 
     /// Settles a cluster, and checks that these lines are unchanged.
