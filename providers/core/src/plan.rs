@@ -31,7 +31,7 @@
 //! | [`Membership`] | The Service | The model |
 //! |---|---|---|
 //! | `Active` | names the part, is valid, and the facts of its earlier parts are known | applies its spec |
-//! | `Frozen` | was refused by `check`, has unknown inputs, a step of it failed permanently, or it waits for another part | keeps existing objects and creates none; follows the nodes while it wants a load balancer |
+//! | `Frozen` | was refused by `check`, has unknown inputs, a step of it failed permanently or was refused for its changes, or it waits for another part | keeps existing objects and creates none; follows the nodes while it wants a load balancer |
 //! | `Leaving` | leaves now | deletes all its objects |
 //!
 //! # Waiting for the cloud
@@ -64,7 +64,11 @@
 //!    reported when no other step is in progress.
 //! 4. A step that is [one of many](crate::load_balancer::StepDescription::is_one_of_many), such as the membership of a machine,
 //!    and that the cloud refuses permanently, is a blocked difference. It is sent again after five minutes.
-//! 5. After a restart, no ticket is known. The part is read; a change on an object whose operation has not ended is refused by
+//! 5. A step that members [share](crate::load_balancer::StepDescription::is_shared), such as the write of a document, waits for more
+//!    changes if the last one was sent a moment ago. If the cloud refuses it permanently, the member that is the reason is
+//!    frozen, and the step is sent without its changes: the error names it ([`PartModel::named_member`]), or smaller changes
+//!    show it.
+//! 6. After a restart, no ticket is known. The part is read; a change on an object whose operation has not ended is refused by
 //!    the cloud as "not ready", which is busy. An operation that failed is noticed because its object is missing or unchanged.
 //!
 //! The facts of a part are published when its create was accepted ([`PartModel::early_facts`]), so that later parts run while
@@ -113,7 +117,7 @@
 //! address (the destinations of the `nsg` rules), from `lb` to `pool` the pool's id. Sharing: all Services of one (internal
 //! or external) load balancer are members of one `lb` part and so of one PUT; a public IP whose tag lists several Services
 //! has several members. Switching between internal and external means joining `lb/<name>-internal` and leaving `lb/<name>`.
-//! A step that serves several Services names none. `pool` has a step for each machine, one of many, on the machine's object.
+//! A step that serves several Services names none and is shared. `pool` has a step for each machine, one of many, on the machine's object.
 //!
 //! **GCE.** Parts `hc/<name>`, `ig/<zone>`, `lb/<service>`. A step is one insert, patch or delete, `Accepted` until its
 //! operation is DONE; the operation's name is the ticket, and each write has a request id. Steps list their objects, so that
@@ -147,6 +151,8 @@ mod poll;
 mod record;
 mod request_id;
 mod resume;
+mod search;
+mod shared;
 mod steps;
 
 pub use credentials::CredentialsCheck;

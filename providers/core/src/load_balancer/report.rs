@@ -400,6 +400,10 @@ pub struct StepDescription {
     /// Whether the step is one of many that are alike, such as the membership of one machine. If the cloud refuses it
     /// permanently, the difference is reported as [`Blocked`], and the other steps continue.
     pub is_one_of_many: bool,
+    /// Whether the step applies what several members ask for, such as the write of a document that all of them share. Such steps
+    /// are written once for all changes of a short time. If the cloud refuses one permanently, the engine looks for the member
+    /// that is the reason, and the step is sent without its changes.
+    pub is_shared: bool,
     /// Why it is due: `connection limit 5 -> 10`. Empty if that is obvious.
     pub reason: String,
     /// The Service that the step is for; `None`: the part as a whole. If the step fails permanently, this Service is frozen
@@ -419,6 +423,7 @@ impl StepDescription {
             needs_idle: true,
             objects: None,
             is_one_of_many: false,
+            is_shared: false,
             reason: String::new(),
             service: None,
         }

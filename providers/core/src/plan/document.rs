@@ -101,6 +101,48 @@ pub fn extend(object: &mut Value, fields: &Value) {
     }
 }
 
+/// The owner of the object that an error names: the only one whose names stand in its text as whole words, in any case. For
+/// [`PartModel::named_member`](model::PartModel::named_member).
+///
+/// ```
+/// use ccm_core::plan::document::named_owner;
+///
+/// let text = "Resource /../loadBalancingRules/A12-TCP-80 references an invalid frontend";
+/// let rules = [("web", "a12-TCP-80"), ("shop", "a1-TCP-80"), ("mail", "a12-TCP-8")];
+/// assert_eq!(named_owner(text, rules), Some("web"));
+/// assert_eq!(named_owner("Too many rules", rules), None);
+/// ```
+pub fn named_owner<'a, T: PartialEq>(text: &str, names: impl IntoIterator<Item = (T, &'a str)>) -> Option<T> {
+    let text = text.to_ascii_lowercase();
+    let mut owner = None;
+    for (named, name) in names {
+        if !has_word(&text, &name.to_ascii_lowercase()) {
+            continue;
+        }
+        if owner.as_ref().is_some_and(|owner| *owner != named) {
+            return None;
+        }
+        owner = Some(named);
+    }
+    owner
+}
+
+/// Whether the word stands in the text, without characters of names around it.
+fn has_word(text: &str, word: &str) -> bool {
+    let is_of_name = |character: char| character.is_ascii_alphanumeric() || "-_.".contains(character);
+    !word.is_empty()
+        && text.match_indices(word).any(|(at, _)| {
+            let before = text.get(..at).and_then(|before| before.chars().next_back());
+            let mut after = text.get(at + word.len()..).unwrap_or_default().chars();
+            // A period may end the sentence.
+            let is_end = match (after.next(), after.next()) {
+                (Some('.'), next) => !next.is_some_and(is_of_name),
+                (next, _) => !next.is_some_and(is_of_name),
+            };
+            !before.is_some_and(is_of_name) && is_end
+        })
+}
+
 /// A change of a document: one call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DocumentChange<O> {

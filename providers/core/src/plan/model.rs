@@ -171,6 +171,19 @@ pub trait PartModel: Send + Sync + Sized + 'static {
         observed: &mut Self::Observed,
     );
 
+    /// The member whose objects the cloud's error names, if it refused a [shared](StepDescription::is_shared) step permanently. That
+    /// member is frozen, and the others continue. `None`: the error names no member, and the engine looks for it with smaller
+    /// changes. [`document::named_owner`](super::document::named_owner) looks for names in the text of an error.
+    fn named_member(
+        &self,
+        _key: &Self::Key,
+        _members: &[Member<Self>],
+        _change: &Self::Change,
+        _error: &Error,
+    ) -> Option<ServiceId> {
+        None
+    }
+
     /// The part's key once `observed` has the id that the cloud assigned, if it is not `key`.
     fn rekey(&self, _key: &Self::Key, _observed: &Self::Observed) -> Option<Self::Key> {
         None
@@ -365,6 +378,13 @@ impl<C: CloudChange> Step<C> {
     #[must_use]
     pub fn one_of_many(mut self) -> Self {
         self.description.is_one_of_many = true;
+        self
+    }
+
+    /// The step applies what several members ask for: it is [shared](StepDescription::is_shared).
+    #[must_use]
+    pub fn shared(mut self) -> Self {
+        self.description.is_shared = true;
         self
     }
 

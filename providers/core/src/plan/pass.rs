@@ -65,6 +65,8 @@ pub(super) struct Pass<'a, M: PartModel, C: PartCloud<M>> {
     pub(super) members: Vec<Member<M>>,
     /// Members that are frozen since a check, an input or a step failed, with the error.
     pub(super) frozen: BTreeMap<ServiceId, Error>,
+    /// Members that are frozen since the engine searches for one that the cloud refuses.
+    pub(super) left_out: BTreeSet<ServiceId>,
     pub(super) ended: BTreeMap<ServiceId, MemberState>,
     /// The effects of a create that was accepted in this pass.
     early: BTreeMap<ServiceId, Effects>,
@@ -115,6 +117,8 @@ pub(super) enum Applied {
     ReadAgain(Option<ServiceId>, Error),
     /// A step for one Service failed permanently; the Service is frozen.
     MemberFrozen,
+    /// A step that members share was refused. Other members are frozen now than in this plan; the observed state is known.
+    PlanAgain,
 }
 
 impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
@@ -139,6 +143,7 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
             discovery: None,
             members: Vec::new(),
             frozen: BTreeMap::new(),
+            left_out: BTreeSet::new(),
             ended: BTreeMap::new(),
             early: BTreeMap::new(),
             steps: Vec::new(),
@@ -178,6 +183,10 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
             if self.dry_run.is_none() && !self.follow_key(&observed) {
                 return Ok(self.key_in_use());
             }
+            if self.dry_run.is_none() && self.continue_search(&planned.plan)? {
+                (seen, rounds) = (Some(observed), 0);
+                continue;
+            }
             if planned.plan.steps.is_empty() {
                 if let Some(state) = self.keep_waiting(&observed) {
                     return Ok(state);
@@ -193,7 +202,11 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
                 return degraded.map_or(Ok(PartState::Done), Err);
             }
             let needs_read = planned.plan.steps.iter().any(|step| step.description.effect != Effect::Change);
+            self.hold_shared(&planned.plan.steps);
             let is_ready = self.dry_run.is_some() || self.has_ready_step(&planned.plan.steps);
+            if !is_ready && let Some(state) = self.wait_for_shared(&observed, fresh) {
+                return Ok(state);
+            }
             if needs_read && !fresh && is_ready && self.dry_run.is_none() {
                 // An object that a lost reply or a slow listing hides would be created twice. One that another client uses by
                 // now would be deleted.
@@ -222,6 +235,7 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
                     seen = Some(observed);
                 }
                 Applied::MemberFrozen => fresh = false,
+                Applied::PlanAgain => seen = Some(observed),
                 Applied::ReadAgain(service, error) => {
                     fresh = false;
                     reads += 1;
@@ -253,6 +267,7 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
         {
             let mut memory = self.memory.lock();
             self.members = discovery.members(&engine.model, &self.key, &memory);
+            self.left_out.clear();
             for member in &self.members {
                 if discovery.entry(&member.service.id).is_some_and(|entry| entry.joins.contains(&self.key)) {
                     memory.rejoin(&member.service.id, &self.key);
@@ -282,6 +297,7 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
         for (id, error) in std::mem::take(&mut self.failed_operations) {
             self.freeze(&id, &error);
         }
+        self.freeze_refused();
         Ok(Some(gathered.inputs))
     }
 
@@ -335,6 +351,7 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
                 Err(state) => return Ok(PartRead::Wait(state)),
             },
         };
+        self.apply_search();
         let cluster = &self.request.snapshot.cluster;
         let desired = engine.model.desired(&self.key, &self.members, cluster, inputs);
         let mut plan = engine.model.plan(&desired, &observed);

@@ -9,6 +9,7 @@ use super::{
     discovery::DiscoveredPart,
     model::{Member, PartModel, Step},
     order::ClaimedObjects,
+    shared::SharedSteps,
 };
 use crate::{
     Error,
@@ -26,8 +27,10 @@ pub(super) struct PartRecord<M: PartModel, T> {
     pub(super) needs_read: bool,
     /// The steps that the cloud accepted and has not finished.
     pub(super) waiting: Option<Waiting<M, T>>,
-    /// Steps that failed, and whose objects are left unchanged for a while.
+    /// Steps that failed or come too early, and whose objects are left unchanged for a while.
     pub(super) held: Vec<HeldStep>,
+    /// The steps that many members share.
+    pub(super) shared: SharedSteps<M>,
     /// Steps that the cloud refused permanently, each one of many.
     refused: Vec<RefusedStep<M::Change>>,
     /// The ids of writes whose results are not known.
@@ -72,12 +75,14 @@ pub(super) struct AcceptedStep<M: PartModel, T> {
     pub(super) deadline: Instant,
 }
 
-/// A step that failed while others continue. Steps on its objects are not sent before this time.
+/// A step that failed while others continue, or that comes too early. Steps on its objects are not sent before this time.
 pub(super) struct HeldStep {
     pub(super) description: StepDescription,
     pub(super) why: String,
     pub(super) since: Instant,
     pub(super) until: Instant,
+    /// It has not failed: more changes of other members may come before it is sent.
+    pub(super) is_early: bool,
 }
 
 /// A step that the cloud refused permanently.
@@ -130,6 +135,7 @@ impl<M: PartModel, T> Default for PartRecord<M, T> {
             needs_read: false,
             waiting: None,
             held: Vec::new(),
+            shared: SharedSteps::default(),
             refused: Vec::new(),
             request_ids: Vec::new(),
             unanswered: Vec::new(),

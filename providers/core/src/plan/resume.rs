@@ -55,7 +55,11 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
         self.record.held.retain(|held| now < held.until);
         let has_freed = self.record.held.len() < held;
         let Some(waiting) = &self.record.waiting else {
-            return Ok(PassStart::Read);
+            let known = self.record.shared.take_waiting(self.request.read.freshness);
+            return Ok(match known {
+                Some((observed, fresh)) if !self.record.needs_read => PassStart::Known(observed, fresh),
+                _ => PassStart::Read,
+            });
         };
         self.members.clone_from(&waiting.members);
         self.discovery.clone_from(&waiting.discovery);
@@ -195,6 +199,15 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
                 self.ended_badly(description, accepted.since, &error);
                 self.count_repeat("refused");
                 self.record.refuse(accepted.change, error);
+                continue;
+            }
+            if is_permanent && description.is_shared {
+                self.ended_badly(description, accepted.since, &error);
+                self.withdraw_early_facts();
+                if let Err(error) = self.shared_step_refused(&accepted.change, error) {
+                    self.hold(description, HELD, error.report(), has_others);
+                    first.get_or_insert(error);
+                }
                 continue;
             }
             let error = error.with_context("step", description.sentence.clone());

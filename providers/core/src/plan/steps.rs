@@ -72,6 +72,8 @@ struct FailedSteps {
     /// The first step that shows that the part has changed since it was read.
     read_again: Option<(Option<ServiceId>, Error)>,
     is_member_frozen: bool,
+    /// A shared step was refused, and its members are known or searched for.
+    is_shared_refused: bool,
     /// The longest wait for a busy object.
     busy: Option<(Duration, String)>,
     unanswered: Option<PartState>,
@@ -253,6 +255,9 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
         fresh: bool,
     ) {
         let description = &step.description;
+        if description.is_shared {
+            self.record.shared.sent();
+        }
         let (reply, accepted) = match outcome {
             SendOutcome::Done(reply) => (reply, None),
             SendOutcome::Accepted { reply, ticket, wait } => (reply, Some((ticket, wait))),
@@ -347,6 +352,11 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
         if all.is_member_frozen {
             return Ok(Applied::MemberFrozen);
         }
+        if all.is_shared_refused && all.error.is_none() {
+            // What was read is still true.
+            self.record.needs_read = has_others;
+            return Ok(Applied::PlanAgain);
+        }
         if has_others {
             return Ok(self.keep_waiting(observed).map_or(Applied::All, Applied::Wait));
         }
@@ -438,6 +448,15 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
                 self.count_repeat("refused");
                 self.record.refuse(step.change.clone(), error);
             }
+            kind if is_permanent(kind) && description.is_shared => {
+                match self.shared_step_refused(&step.change, error) {
+                    Ok(()) => all.is_shared_refused = true,
+                    Err(error) => {
+                        self.hold(description, HELD, error.report(), has_others);
+                        all.error.get_or_insert(error);
+                    }
+                }
+            }
             kind if is_permanent(kind) => {
                 self.hold(description, HELD, error.report(), has_others);
                 match self.give_up(service, error) {
@@ -469,6 +488,7 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
                 why,
                 since,
                 until: later(since, wait),
+                is_early: false,
             });
         }
     }

@@ -24,7 +24,8 @@
 //!          worlds, behavior                      ^ killed, restarted      picture
 //! ```
 //!
-//! These laws run one pass after the other. [`concurrent`] runs several at once.
+//! These laws run one pass after the other. [`concurrent`] runs several at once. [`shared`] has the laws of parts that many
+//! Services share.
 //!
 //! [`laws`] checks all laws and shrinks a case that breaks one. [`objects`] has the world of a cloud that consists of
 //! [`Objects`](crate::plan::objects::Objects).
@@ -52,6 +53,7 @@ pub mod concurrent;
 mod drive;
 pub mod objects;
 mod operations;
+pub mod shared;
 
 pub use cases::{Case, Edit, cases, pick, remove};
 pub use checks::{built, check, converges, effective, polite, predictable, quiet, reclaimable, restartable};
@@ -115,6 +117,12 @@ pub trait Lawful: PartModel + Clone {
     /// change occupies objects.
     fn refuses(&self, _change: &Self::Change, _view: &Self::Observed) -> Option<String> {
         None
+    }
+
+    /// Whether the change has objects of this Service, such as the write of a document with its elements. For
+    /// [`shared`].
+    fn concerns(&self, _change: &Self::Change, _service: &ServiceView) -> bool {
+        false
     }
 
     /// Puts the part into the state in which the cloud leaves one whose change failed (`ERROR`).

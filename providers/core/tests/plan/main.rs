@@ -11,6 +11,8 @@ mod laws;
 mod operations;
 mod pool;
 mod races;
+mod rulebook;
+mod shared;
 mod stage;
 mod toy;
 mod toy_cases;

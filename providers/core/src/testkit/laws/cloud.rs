@@ -109,6 +109,16 @@ pub struct MemoryCloud<L: Lawful> {
     pace: Mutex<Option<Pace>>,
 }
 
+/// The error with which the cloud refuses a change.
+type Refuses<L> = dyn Fn(&<L as PartModel>::Change) -> Option<Error> + Send + Sync;
+
+/// The changes that the cloud refuses.
+struct RefusedChanges<L: Lawful> {
+    refuses: Box<Refuses<L>>,
+    /// The cloud accepts them, and their operations fail.
+    is_late: bool,
+}
+
 struct LawCloudState<L: Lawful> {
     truth: L::Truth,
     directory: Option<Arc<L::Directory>>,
@@ -138,6 +148,9 @@ struct LawCloudState<L: Lawful> {
     /// The first change that was sent before one that it needs had ended.
     too_early: Option<String>,
     scope_check: ScopeCheck,
+    refused_changes: Option<RefusedChanges<L>>,
+    /// The number of writes of each part, refused ones included.
+    writes: HashMap<L::Key, usize>,
     names_ids: bool,
     /// The next id in this cloud alone, so that a history has the same ids in every run.
     own_serial: Option<u64>,
@@ -148,6 +161,11 @@ impl<L: Lawful> LawCloudState<L> {
     fn truth_mut(&mut self) -> &mut L::Truth {
         (self.directory, self.foreign) = (None, None);
         &mut self.truth
+    }
+
+    /// The error with which this change is refused.
+    fn refusal(&self, change: &L::Change) -> Option<Error> {
+        self.refused_changes.as_ref().and_then(|refused| (refused.refuses)(change))
     }
 }
 
@@ -209,6 +227,8 @@ impl<L: Lawful> MemoryCloud<L> {
                 destroyed: None,
                 too_early: None,
                 scope_check: ScopeCheck::Verified,
+                refused_changes: None,
+                writes: HashMap::new(),
                 names_ids: false,
                 own_serial: None,
             }),
@@ -283,6 +303,31 @@ impl<L: Lawful> MemoryCloud<L> {
     /// Sets the result of checks of the credentials' scope.
     pub fn set_scope_check(&self, scope_check: ScopeCheck) {
         self.state.lock().scope_check = scope_check;
+    }
+
+    /// Refuses changes from now on, at once or when their operations end.
+    pub fn refuse(
+        &self,
+        is_late: bool,
+        refuses: impl Fn(&L::Change) -> Option<Error> + Send + Sync + 'static,
+    ) {
+        self.state.lock().refused_changes = Some(RefusedChanges {
+            refuses: Box::new(refuses),
+            is_late,
+        });
+    }
+
+    /// Refuses no change any more.
+    pub fn accept(&self) {
+        self.state.lock().refused_changes = None;
+    }
+
+    /// The number of writes since the last call of parts that have several members now, refused ones included.
+    pub fn take_shared_writes(&self) -> usize {
+        let mut state = self.state.lock();
+        let writes = std::mem::take(&mut state.writes);
+        let is_shared = |key: &L::Key| state.members.get(key).is_some_and(|members| members.len() > 1);
+        writes.into_iter().filter(|(key, _)| is_shared(key)).map(|(_, writes)| writes).sum()
     }
 
     /// Derives [`Ids`] from names from now on.
@@ -466,7 +511,9 @@ impl<L: Lawful> MemoryCloud<L> {
             return answer;
         }
         let fault = self.next_fault(key);
+        let is_refused = self.state.lock().refusal(change).is_some();
         let end = match fault {
+            _ if is_refused => OperationEnd::Fails,
             Some(Fault::AcceptedThenFailed) => OperationEnd::Fails,
             Some(Fault::NoAnswerDone) => OperationEnd::Unknown,
             _ => OperationEnd::Succeeds,
@@ -513,6 +560,9 @@ impl<L: Lawful> MemoryCloud<L> {
         };
         self.end(state, &operation);
         if operation.fails {
+            if let Some(error) = state.refusal(&operation.change) {
+                return Err(error);
+            }
             return Err(Error::new(ErrorKind::Unexpected, format!("{ticket} failed")));
         }
         Ok(None)
@@ -611,6 +661,14 @@ impl<L: Lawful> PartCloud<L> for MemoryCloud<L> {
         options: &SendOptions,
     ) -> Result<SendOutcome<L::Reply, String>> {
         self.live().await;
+        {
+            let mut state = self.state.lock();
+            *state.writes.entry(key.clone()).or_default() += 1;
+            let is_late = state.refused_changes.as_ref().is_some_and(|refused| refused.is_late);
+            if let Some(error) = state.refusal(change).filter(|_| !is_late) {
+                return Err(error);
+            }
+        }
         if self.occupies_objects() {
             return self.send_operation(key, change, observed, options).await;
         }

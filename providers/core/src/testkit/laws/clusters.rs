@@ -198,6 +198,22 @@ impl Clusters {
             .boxed()
     }
 
+    /// A cluster with so many Services without settings.
+    pub(super) fn with_services(&self, count: usize) -> ClusterSnapshot {
+        let ports = self.ports.get(..1).unwrap_or_default();
+        let nodes = (0..NODES).map(|index| node(index, index, true, self.provider_id));
+        let name = self.names.first().copied().unwrap_or_default();
+        let services = (0..count).zip(30_000..).map(|(index, node_port)| {
+            let mut service = service(index % SERVICES, ports, &[]);
+            service.id = service_id(index);
+            for port in &mut service.ports {
+                port.node_port = node_port;
+            }
+            service
+        });
+        snapshot(services.collect(), name, nodes.collect())
+    }
+
     /// A cluster with one Service without settings, and clusters where it has each of the visible settings, with the name of the
     /// setting and the text that it shows.
     pub(super) fn with_each_setting(
