@@ -34,6 +34,7 @@ mod finding;
 mod left_out;
 mod names;
 mod node;
+mod own_names;
 mod ownership;
 mod reconcile_metrics;
 mod report;
@@ -47,6 +48,7 @@ pub use finding::{Field, ServiceFinding, Severity};
 pub use left_out::NodeLeftOut;
 pub use names::{default_name, truncated};
 pub use node::{AddressGroup, NodeSet, ServiceNode};
+pub use own_names::{NameOwner, OwnNames};
 pub use ownership::{ClusterTag, Ownership, OwnershipTag};
 pub use reconcile_metrics::{ReconcileMetrics, ReconcileMetricsConfig, Reconciliation};
 pub use report::{

@@ -15,7 +15,7 @@ use super::{PartKind, RequestId};
 use crate::{
     Error, ErrorKind, Priority, Result, Retry,
     load_balancer::{
-        Blocked, Claim, ClusterSnapshot, ClusterView, Effects, FormerLoadBalancer, PartReport,
+        Blocked, Claim, ClusterSnapshot, ClusterView, Effects, FormerLoadBalancer, OwnNames, PartReport,
         ProviderFinalizers, ReadOptions, ServiceEvent, ServiceId, ServiceView, StepDescription, StepObjects,
     },
 };
@@ -441,6 +441,37 @@ pub struct Orphan<K> {
     pub deletable: bool,
 }
 
+impl<K> Orphan<K> {
+    /// An object of a kind that has no place for the ownership tag, whose name is that of a Service that does not exist. It may be
+    /// another cluster's, so it is reported only if it has members and all of them are nodes of this cluster, and no pass may
+    /// delete it.
+    ///
+    /// ```
+    /// use ccm_core::plan::Orphan;
+    ///
+    /// let nodes = ["node-1", "node-2"];
+    /// let is_node = |member: &&str| nodes.contains(member);
+    /// let orphan = Orphan::untagged("lb/a1", "pool a1", &["node-1"], is_node);
+    /// assert!(orphan.is_some_and(|orphan| !orphan.deletable));
+    /// assert_eq!(Orphan::untagged("lb/a2", "pool a2", &["node-1", "stranger"], is_node), None);
+    /// ```
+    pub fn untagged<T>(
+        key: K,
+        what: impl Into<String>,
+        members: &[T],
+        is_node: impl Fn(&T) -> bool,
+    ) -> Option<Self> {
+        if members.is_empty() || !members.iter().all(is_node) {
+            return None;
+        }
+        Some(Self {
+            key,
+            what: what.into(),
+            deletable: false,
+        })
+    }
+}
+
 /// A Service that uses a part.
 pub struct Member<M: PartModel> {
     /// The Service.
@@ -460,6 +491,13 @@ impl<M: PartModel> Member<M> {
     /// The members that do not leave.
     pub fn staying(members: &[Self]) -> impl Iterator<Item = &Self> {
         members.iter().filter(|member| !member.leaves())
+    }
+
+    /// The names of the objects of these members, and of the cluster with this ID, for kinds that have no place for the ownership
+    /// tag.
+    #[must_use]
+    pub fn own_names(members: &[Self], cluster_id: Option<&str>) -> OwnNames {
+        OwnNames::new(members.iter().map(|member| &member.service.id), cluster_id)
     }
 
     /// Whether all its objects are deleted.

@@ -50,7 +50,7 @@ use super::{Step, model};
 use crate::{
     Result,
     client::Indexed,
-    load_balancer::{Effect, ServiceId, StepDescription, StepObjects},
+    load_balancer::{Effect, OwnNames, ServiceId, StepDescription, StepObjects},
 };
 
 /// The kinds of objects of a cloud, usually an enum. A kind is greater than those that its objects need.
@@ -107,6 +107,9 @@ pub struct Schema<K: Kind> {
     pub created_with_parent: bool,
     /// Whether the call that deletes the parent deletes them, too.
     pub deleted_with_parent: bool,
+    /// Whether they have a place for the ownership tag. If not, only their names prove that they are this cluster's; see
+    /// [`Objects::hold_unproven`].
+    pub has_ownership_tag: bool,
     /// Their attributes.
     pub attributes: &'static [Attribute],
     /// Their sets.
@@ -124,6 +127,7 @@ impl<K: Kind> Schema<K> {
             delete,
             created_with_parent: false,
             deleted_with_parent: false,
+            has_ownership_tag: true,
             attributes: &[],
             sets: &[],
         }
@@ -605,6 +609,17 @@ impl<K: Kind> Objects<K> {
     /// The objects of a kind.
     pub fn of(&self, kind: K) -> impl Iterator<Item = &Object<K>> {
         self.all.iter().filter(move |object| object.kind == kind)
+    }
+
+    /// Marks objects of kinds that have [no place for the ownership tag](Schema::has_ownership_tag) as foreign unless their names
+    /// prove that they are this cluster's: by the UID of a member, or by the cluster's ID.
+    pub fn hold_unproven(&mut self, names: &OwnNames) {
+        for object in &mut self.all {
+            let has_tag = object.kind.schema().has_ownership_tag;
+            if !has_tag && object.foreign.is_none() && !names.prove(&object.key) {
+                object.foreign = Some("with a name that does not prove that it is this cluster's".to_owned());
+            }
+        }
     }
 
     /// Applies a change. Without a reply: as far as its effect is known beforehand.

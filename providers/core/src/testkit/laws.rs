@@ -25,7 +25,7 @@
 //! ```
 //!
 //! These laws run one pass after the other. [`concurrent`] runs several at once. [`shared`] has the laws of parts that many
-//! Services share.
+//! Services share, and [`neighbors`] is the law of objects that have no place for an ownership tag.
 //!
 //! [`laws`] checks all laws and shrinks a case that breaks one. [`objects`] has the world of a cloud that consists of
 //! [`Objects`](crate::plan::objects::Objects).
@@ -51,6 +51,7 @@ mod cloud;
 mod clusters;
 pub mod concurrent;
 mod drive;
+mod neighbors;
 pub mod objects;
 mod operations;
 pub mod shared;
@@ -59,6 +60,7 @@ pub use cases::{Case, Edit, cases, pick, remove};
 pub use checks::{built, check, converges, effective, polite, predictable, quiet, reclaimable, restartable};
 pub use cloud::{Fault, Ids, MemoryCloud};
 pub use clusters::{Clusters, SERVICES, Setting, other_cluster_tag, ownership_tag, service_id};
+pub use neighbors::neighbors;
 
 /// The engine under test.
 pub type LawEngine<L> = Engine<L, MemoryCloud<L>>;

@@ -50,6 +50,8 @@ pub enum ForwardingKind {
     Firewall,
     Pool,
     Rule,
+    /// A kind that no Service uses, without a place for the ownership tag.
+    Note,
 }
 
 /// No object has sets.
@@ -115,6 +117,11 @@ static RULE: Schema<ForwardingKind> = Schema {
     ..Schema::new("forwarding rule", "rule_create", "rule_delete")
 };
 
+static NOTE: Schema<ForwardingKind> = Schema {
+    has_ownership_tag: false,
+    ..Schema::new("note", "note_create", "note_delete")
+};
+
 impl objects::Kind for ForwardingKind {
     type Entry = NoEntry;
 
@@ -126,12 +133,13 @@ impl objects::Kind for ForwardingKind {
             Self::Firewall => &FIREWALL,
             Self::Pool => &POOL,
             Self::Rule => &RULE,
+            Self::Note => &NOTE,
         }
     }
 
     fn references(self, object: &ForwardingObject) -> Option<Vec<(Self, String)>> {
         let attributes: &[(Self, &str)] = match self {
-            Self::Machine | Self::Address | Self::Check | Self::Firewall => &[],
+            Self::Machine | Self::Address | Self::Check | Self::Firewall | Self::Note => &[],
             Self::Pool => &[(Self::Check, "check")],
             Self::Rule => &[(Self::Pool, "pool"), (Self::Address, "address")],
         };

@@ -18,3 +18,4 @@ mod toy;
 mod toy_cases;
 mod toy_plan;
 mod toy_step;
+mod untagged;

@@ -12,8 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use ccm_core::{
     Error,
     load_balancer::{
-        ClusterSnapshot, ClusterView, Effect, Effects, FormerLoadBalancer, Ingress, ServiceId, ServiceView,
-        StepDescription, StepObjects,
+        ClusterSnapshot, ClusterView, Effect, Effects, FormerLoadBalancer, Ingress, OwnNames, ServiceId,
+        ServiceView, StepDescription, StepObjects,
     },
     plan::{
         CheckResult, CloudChange, Member, Membership, Orphan, PartModel, PartOutput, Parts, Plan, Step,
@@ -86,8 +86,8 @@ pub enum RulebookDesired {
     Unchanged,
     Document {
         rules: Vec<Value>,
-        /// The Services whose rules may be removed.
-        owners: BTreeSet<String>,
+        /// The names of rules that may be removed.
+        names: OwnNames,
     },
 }
 
@@ -98,12 +98,30 @@ pub struct RulebookDirectory {
     pub rules: Vec<String>,
 }
 
+/// A flaw of a toy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RulebookFlaw {
+    /// The write of the document is no shared step.
+    IsAlone,
+    /// Any rule that looks like a Service's is its own.
+    OwnsByShape,
+    /// Any pool that looks like a Service's is an orphan.
+    ReportsByShape,
+    /// Orphans may be deleted.
+    DeletesOrphans,
+}
+
 #[derive(Clone, Debug, Default)]
 pub struct Rulebook {
-    /// The write of the document is no shared step: a flaw.
-    pub is_alone: bool,
+    pub flaw: Option<RulebookFlaw>,
     /// Errors of the cloud name the rule.
     pub reads_names: bool,
+}
+
+impl Rulebook {
+    fn has(&self, flaw: RulebookFlaw) -> bool {
+        self.flaw == Some(flaw)
+    }
 }
 
 pub fn pool_name(id: &ServiceId) -> String {
@@ -116,7 +134,7 @@ fn rule_name(id: &ServiceId, port: u16) -> String {
 
 /// The UID in the name of a rule.
 fn uid_of_rule(name: &str) -> &str {
-    name.split('-').next().unwrap_or_default()
+    name.rsplit_once('-').map_or(name, |(uid, _)| uid)
 }
 
 fn rules() -> Rules {
@@ -180,8 +198,25 @@ impl PartModel for Rulebook {
         }
     }
 
-    fn orphans(&self, _: &ClusterSnapshot, _: &RulebookDirectory) -> Vec<Orphan<RulebookPart>> {
-        Vec::new()
+    /// Pools with the UID of a Service that does not exist.
+    fn orphans(
+        &self,
+        snapshot: &ClusterSnapshot,
+        directory: &RulebookDirectory,
+    ) -> Vec<Orphan<RulebookPart>> {
+        let names = snapshot.own_names(None);
+        let nodes = machines(&snapshot.cluster);
+        let unproven = directory.pools.iter().filter(|(name, _)| !names.prove(name));
+        let orphans = unproven.filter_map(|(name, machines)| {
+            let machines: Vec<_> = machines.iter().collect();
+            let is_node =
+                |machine: &&String| self.has(RulebookFlaw::ReportsByShape) || nodes.contains(*machine);
+            let key = RulebookPart::Pool(name.clone());
+            let mut orphan = Orphan::untagged(key, format!("pool {name}"), &machines, is_node)?;
+            orphan.deletable = self.has(RulebookFlaw::DeletesOrphans);
+            Some(orphan)
+        });
+        orphans.collect()
     }
 
     fn check(&self, _: &RulebookPart, members: &[Member<Self>], _: &ClusterView, (): &()) -> CheckResult {
@@ -235,17 +270,24 @@ impl PartModel for Rulebook {
             (
                 RulebookDesired::Document {
                     rules: desired,
-                    owners,
+                    names,
                 },
                 RulebookObserved::Document(document),
             ) => {
-                let owns = |_: &str, rule: &Value| owners.contains(uid_of_rule(name(rule)));
+                let owns = |_: &str, rule: &Value| {
+                    let looks_ours = self.has(RulebookFlaw::OwnsByShape) && name(rule).contains('-');
+                    looks_ours || names.prove(name(rule))
+                };
                 let edit = rules().edit_owned(document, &json!({ "rules": desired }), owns);
                 edit.map(|edit| {
                     let document = rules().after(document, &edit.document, None);
                     let changes = edit.changes;
                     let write = step(RulebookChange::Write { document, changes }, "document");
-                    if self.is_alone { write } else { write.shared() }
+                    if self.has(RulebookFlaw::IsAlone) {
+                        write
+                    } else {
+                        write.shared()
+                    }
                 })
             }
             _ => None,
@@ -335,7 +377,7 @@ fn document(members: &[Member<Rulebook>]) -> RulebookDesired {
     let owners = members.iter().filter(|member| !matches!(member.membership, Membership::Frozen(_)));
     RulebookDesired::Document {
         rules: rules.collect(),
-        owners: owners.map(|member| member.service.id.uid.to_string()).collect(),
+        names: OwnNames::new(owners.map(|member| &member.service.id), None),
     }
 }
 

@@ -17,7 +17,7 @@ use ccm_core::{
 use tokio::time::{Instant, sleep_until};
 
 use crate::{
-    rulebook::{NOTE, Rulebook, RulebookChange, error_about},
+    rulebook::{NOTE, Rulebook, RulebookChange, RulebookFlaw, error_about},
     toy_cases::{nodes, service, world},
 };
 
@@ -88,7 +88,7 @@ async fn a_service_that_the_error_names_is_not_searched_for() {
 #[tokio::test(start_paused = true)]
 async fn a_step_that_is_not_shared_breaks_isolates() {
     let model = Rulebook {
-        is_alone: true,
+        flaw: Some(RulebookFlaw::IsAlone),
         ..Rulebook::default()
     };
     let broken = isolates(&model, CloudBehavior::default(), &refusal(37)).await.unwrap_err();
@@ -110,7 +110,7 @@ async fn a_hundred_services_that_are_created_at_once_are_few_writes() {
     // The first Service, then all others; after 2 s and 6 s; after 2 s, 6 s and 14 s.
     assert_eq!(seen, [(2, 2000), (3, 6000), (4, 14000), (2, 2000), (3, 6000), (4, 14000)]);
     let alone = Rulebook {
-        is_alone: true,
+        flaw: Some(RulebookFlaw::IsAlone),
         ..Rulebook::default()
     };
     let interval = Duration::from_millis(100);

@@ -214,6 +214,20 @@ impl Clusters {
         snapshot(services.collect(), name, nodes.collect())
     }
 
+    /// The same for another cluster: its Services have the same names and other UIDs, and it has other nodes.
+    pub(super) fn of_another_cluster(&self, count: usize) -> ClusterSnapshot {
+        let mut other = self.with_services(count);
+        for service in &mut other.services {
+            let mut view = ServiceView::clone(service);
+            view.id = ServiceId::new("n", &*view.id.name, format!("other{}", view.id.uid));
+            *service = Arc::new(view);
+        }
+        let nodes = (NODES..2 * NODES).map(|index| node(index, index, true, self.provider_id));
+        other.cluster.nodes = nodes.collect();
+        other.cluster.ownership_tag = OwnershipTag::Known(other_cluster_tag());
+        other
+    }
+
     /// A cluster with one Service without settings, and clusters where it has each of the visible settings, with the name of the
     /// setting and the text that it shows.
     pub(super) fn with_each_setting(
