@@ -42,6 +42,8 @@ pub(super) struct MemberSearch<C> {
 pub(super) enum Refusal {
     /// These members are the reason, if any is known yet.
     Members(Vec<Arc<ServiceView>>),
+    /// Some of these members are the reason. The search has ended, since too many changes were refused.
+    GivenUp(Vec<Arc<ServiceView>>),
     /// The members are not the reason.
     Part,
 }
@@ -125,7 +127,7 @@ impl<C: PartialEq> MemberSearch<C> {
         }
         if self.refusals_left == 0 {
             let rest = self.suspects.drain(..).chain(self.set_aside.drain(..));
-            return Refusal::Members(rest.collect());
+            return Refusal::GivenUp(rest.collect());
         }
         let untried = self.suspects.split_off(self.tried);
         self.set_aside.splice(0..0, untried);
@@ -205,7 +207,7 @@ mod tests {
                 writes += 1;
                 if change.iter().any(|index| bad.contains(index)) {
                     match search.refused(error(), Some(change)) {
-                        Refusal::Members(members) => members,
+                        Refusal::Members(members) | Refusal::GivenUp(members) => members,
                         Refusal::Part => return (Err(()), writes),
                     }
                 } else {

@@ -18,7 +18,8 @@
 //!
 //! If the cloud refuses a shared step permanently, its error may name an object of a member
 //! ([`PartModel::named_member`]): this member is frozen, and the step is planned again without its changes. If it names none, the
-//! engine [searches](super::search). A frozen member is tried again when the Service changes, and after five minutes.
+//! engine [searches](super::search). A frozen member is tried again when the Service changes, after five minutes, and then
+//! after longer times, up to half an hour. A search that has too many refusals continues after a minute.
 
 use std::{sync::Arc, time::Duration};
 
@@ -43,8 +44,11 @@ const FIRST_PAUSE: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// What was read this long ago is read again before it is written.
 const OUTDATED: Duration = Duration::from_secs(30);
-/// A member that the cloud refused is not tried again for this long unless its Service changes.
+/// A member that the cloud refused is not tried again for this long unless its Service changes, and then twice as long each time.
 const REFUSED: Duration = Duration::from_secs(300);
+const LONGEST_REFUSED: Duration = Duration::from_secs(1800);
+/// Members that a search had no time for are tried again after this long.
+const GIVEN_UP: Duration = Duration::from_secs(60);
 
 /// What is known of the shared steps of a part.
 pub(super) struct SharedSteps<M: PartModel> {
@@ -76,6 +80,8 @@ struct RefusedMember {
     service: Arc<ServiceView>,
     error: Error,
     until: Instant,
+    /// The wait before it is tried again, if it is known to be the reason.
+    wait: Option<Duration>,
 }
 
 impl<M: PartModel> Default for SharedSteps<M> {
@@ -168,9 +174,9 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
         let mut refused = std::mem::take(&mut self.record.shared.refused);
         refused.retain(|refused| {
             let mut members = self.members.iter();
-            now < refused.until && members.any(|member| member.service.asks_the_same(&refused.service))
+            members.any(|member| member.service.asks_the_same(&refused.service))
         });
-        for refused in &refused {
+        for refused in refused.iter().filter(|refused| now < refused.until) {
             self.freeze(&refused.service.id, &refused.error);
         }
         self.record.shared.refused = refused;
@@ -247,7 +253,7 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
             if let Some(search) = &mut self.record.shared.search {
                 search.remove(&service);
             }
-            self.freeze_found(vec![service], &error);
+            self.freeze_found(vec![service], &error, true);
             return Ok(());
         }
         let now = Instant::now();
@@ -274,7 +280,11 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
         let error = search.error().clone();
         match refusal {
             Refusal::Members(services) => {
-                self.freeze_found(services, &error);
+                self.freeze_found(services, &error, true);
+                Ok(())
+            }
+            Refusal::GivenUp(services) => {
+                self.freeze_found(services, &error, false);
                 Ok(())
             }
             Refusal::Part => {
@@ -287,16 +297,26 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
         }
     }
 
-    /// Freezes members that the cloud refuses.
-    fn freeze_found(&mut self, services: Vec<Arc<ServiceView>>, error: &Error) {
+    /// Freezes members that the cloud refuses. `is_known`: each of them is a reason; otherwise, some of them may be.
+    fn freeze_found(&mut self, services: Vec<Arc<ServiceView>>, error: &Error, is_known: bool) {
         self.activate_left_out();
         self.end_search();
         for service in services {
             self.freeze(&service.id, error);
-            self.record.shared.refused.push(RefusedMember {
+            let all = &mut self.record.shared.refused;
+            let before = all.iter().position(|refused| refused.service.id == service.id);
+            let last = before.and_then(|at| all.remove(at).wait);
+            let wait = if is_known {
+                Some(last.map_or(REFUSED, |last| LONGEST_REFUSED.min(2 * last)))
+            } else {
+                last
+            };
+            let pause = if is_known { wait } else { None };
+            all.push(RefusedMember {
                 service,
                 error: error.clone(),
-                until: later(Instant::now(), REFUSED),
+                until: later(Instant::now(), pause.unwrap_or(GIVEN_UP)),
+                wait,
             });
         }
     }

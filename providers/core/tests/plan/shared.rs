@@ -257,3 +257,23 @@ async fn if_every_change_is_refused_the_part_fails_and_is_searched_once_in_five_
 fn texts<const N: usize>(texts: [&str; N]) -> Vec<String> {
     texts.map(str::to_owned).to_vec()
 }
+
+#[tokio::test(start_paused = true)]
+async fn with_many_refused_services_the_others_are_served_after_some_searches() {
+    let stage = shared_stage();
+    stage.refuse_bad_notes();
+    let mut notes = ["good"; 100];
+    for bad in [3, 4, 40, 66, 67, 99] {
+        notes[bad] = "bad";
+    }
+    let services = with_notes(&notes);
+    let (mut served, mut writes) = (Vec::new(), Vec::new());
+    for _ in 0..6 {
+        stage.run(&services).await;
+        served.push(stage.notes().len());
+        writes.push(stage.cloud.take_shared_writes());
+        tokio::time::advance(Duration::from_secs(61)).await;
+    }
+    // After a minute, all others are served. Those that were found first are tried again after five minutes.
+    assert_eq!((served, writes), (vec![57, 94, 94, 94, 94, 94], vec![27, 19, 0, 0, 0, 5]));
+}
