@@ -2,7 +2,7 @@
 
 use ccm_core::{
     BuildContext, ErrorKind, Priority, async_trait,
-    check::{Checker, CloudReport, ConfigSource, Finding, Inspection, Severity, in_time},
+    check::{Checker, CloudReport, ConfigSource, Finding, Inspection, PermissionCheck, Severity, in_time},
     config::{ConfigFiles, KeyPath, Parsed},
     registry::CheckerResult,
 };
@@ -34,8 +34,6 @@ const ROUTE_ACTIONS: [&str; 2] = [
     "Microsoft.Network/routeTables/read",
     "Microsoft.Network/routeTables/write",
 ];
-/// The subject of findings about roles.
-const ROLES: &str = "roles of the credentials";
 
 /// Actions that one role assignment permits.
 #[derive(Debug, Default, Deserialize)]
@@ -84,7 +82,7 @@ impl Checker for Inspector {
         };
         inspection.report.scope = Some(scope(&arm, settings));
         inspection.report.pass("login", "Azure accepts the credentials");
-        roles(&arm, settings, &mut inspection).await;
+        roles(&arm, settings, &mut inspection.report).await;
         route_table(&arm, settings, &mut inspection).await;
         inspection.report.leave_out("Load balancers: this provider has none.");
         inspection.report
@@ -92,28 +90,16 @@ impl Checker for Inspector {
 }
 
 /// Compares the actions that the roles permit in the resource group with those that are needed.
-async fn roles(arm: &Arm, settings: &Settings, inspection: &mut Inspection<'_>) {
+async fn roles(arm: &Arm, settings: &Settings, report: &mut CloudReport) {
     let group = &settings.resource_group;
-    let permissions = match in_time(arm.list(Resource::Permissions { group }, Priority::User)).await {
-        Ok(permissions) => permissions,
-        Err(error) => {
-            inspection.failed(KeyPath::key("resourceGroup"), &error);
-            return;
-        }
+    let permissions = in_time(arm.list(Resource::Permissions { group }, Priority::User)).await;
+    let missing = permissions.map(|permissions| missing_actions(&permissions, &needed_actions(settings)));
+    let check = PermissionCheck {
+        place: format!("resource group {group}"),
+        grant: "assign a role with the actions of deploy/azure/role.json",
+        ask: "correct resourceGroup, or permit Microsoft.Authorization/permissions/read there; or check the role by hand",
     };
-    let missing = missing_actions(&permissions, &needed_actions(settings));
-    if missing.is_empty() {
-        inspection
-            .report
-            .pass(ROLES, format!("they permit all actions that are needed in {group}"));
-        return;
-    }
-    let text = format!("no role permits these actions in resource group {group}: {}", missing.join(", "));
-    let finding = Finding::new(Severity::Error, ROLES, text);
-    inspection
-        .report
-        .findings
-        .push(finding.fix("assign a role with the actions of deploy/azure/role.json"));
+    report.permissions(&check, missing);
 }
 
 fn needed_actions(settings: &Settings) -> Vec<&'static str> {

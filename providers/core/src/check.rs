@@ -219,6 +219,33 @@ impl Inspection<'_> {
     }
 }
 
+/// The permissions that a provider needs in one place, for a cloud that answers in one call which of them it grants.
+///
+/// ```
+/// use ccm_core::{Error, ErrorKind, check::{CloudReport, PermissionCheck}};
+///
+/// let check = PermissionCheck {
+///     place: "project \"shop\"".to_owned(),
+///     grant: "grant a role with these",
+///     ask: "enable the Resource Manager API",
+/// };
+/// let mut report = CloudReport::default();
+/// report.permissions(&check, Ok(vec!["routes.create"]));
+/// let refused = Error::new(ErrorKind::PermissionDenied, "the API is disabled");
+/// report.permissions::<&str>(&check, Err(refused));
+/// let texts: Vec<_> = report.findings.iter().map(|finding| finding.message.as_str()).collect();
+/// assert_eq!(texts, ["the credentials lack routes.create", "not checked: the API is disabled"]);
+/// ```
+#[derive(Clone, Debug)]
+pub struct PermissionCheck {
+    /// Where they are needed: `project "shop"`.
+    pub place: String,
+    /// The remedy if some are missing.
+    pub grant: &'static str,
+    /// The remedy if the cloud refuses to answer.
+    pub ask: &'static str,
+}
+
 /// The usage of one quota.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuotaUsage {
@@ -266,6 +293,33 @@ impl CloudReport {
     /// Records a skipped check, in a whole sentence.
     pub fn leave_out(&mut self, what: impl Into<String>) {
         self.left_out.push(what.into());
+    }
+
+    /// Reports which permissions the credentials lack, by the answer of the cloud. If it was refused, or did not come, they were not
+    /// checked: they may be complete, so that is no error.
+    pub fn permissions<T: AsRef<str>>(&mut self, check: &PermissionCheck, missing: Result<Vec<T>>) {
+        let about = format!("permissions in {}", check.place);
+        match missing {
+            Ok(missing) if missing.is_empty() => self.pass(about, "complete"),
+            Ok(missing) => {
+                let missing: Vec<_> = missing.iter().map(AsRef::as_ref).collect();
+                let text = format!("the credentials lack {}", missing.join(", "));
+                self.findings.push(Finding::new(Severity::Error, about, text).fix(check.grant));
+            }
+            // The cloud cannot be asked at this address.
+            Err(error) if error.kind() == ErrorKind::Unsupported => {
+                let place = &check.place;
+                self.leave_out(format!("Permissions in {place}: not checked, {}.", error.message()));
+            }
+            Err(error) => {
+                let severity = match Severity::of(error.kind()) {
+                    Severity::Unknown => Severity::Unknown,
+                    Severity::Error | Severity::Warning => Severity::Warning,
+                };
+                let text = format!("not checked: {}", error.report());
+                self.findings.push(Finding::new(severity, about, text).fix(check.ask));
+            }
+        }
     }
 
     /// Reports the quotas of a service: a warning for each with less than a tenth left, and one line for all others.
@@ -380,6 +434,56 @@ mod tests {
         ] {
             assert_eq!(is_short(used, limit), short, "{used} of {limit}");
         }
+    }
+
+    #[test]
+    fn permissions_are_complete_missing_or_not_checked() {
+        let check = PermissionCheck {
+            place: "group web".to_owned(),
+            grant: "assign a role",
+            ask: "check by hand",
+        };
+        let report_of = |missing: Result<Vec<&str>>| {
+            let mut report = CloudReport::default();
+            report.permissions(&check, missing);
+            report
+        };
+        let complete = report_of(Ok(Vec::new()));
+        assert_eq!((complete.passed.len(), complete.findings.len()), (1, 0));
+        assert_eq!(complete.passed.first().unwrap().about, "permissions in group web");
+
+        for (missing, severity, text, fix) in [
+            (
+                Ok(vec!["a/read", "b/write"]),
+                Severity::Error,
+                "the credentials lack a/read, b/write",
+                "assign a role",
+            ),
+            (
+                Err(Error::new(ErrorKind::PermissionDenied, "no")),
+                Severity::Warning,
+                "not checked: no",
+                "check by hand",
+            ),
+            (
+                Err(Error::new(ErrorKind::Timeout, "late")),
+                Severity::Unknown,
+                "not checked: late",
+                "check by hand",
+            ),
+        ] {
+            let report = report_of(missing);
+            let finding = report.findings.first().unwrap();
+            assert_eq!(
+                (finding.severity, finding.message.as_str(), finding.fix.as_str()),
+                (severity, text, fix)
+            );
+            assert!(report.passed.is_empty(), "{report:?}");
+        }
+
+        let elsewhere = report_of(Err(Error::new(ErrorKind::Unsupported, "the address is not known")));
+        assert_eq!(elsewhere.left_out, ["Permissions in group web: not checked, the address is not known."]);
+        assert!(elsewhere.findings.is_empty() && elsewhere.passed.is_empty());
     }
 
     #[test]

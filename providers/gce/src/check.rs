@@ -2,7 +2,7 @@
 
 use ccm_core::{
     BuildContext, Error, ErrorKind, Priority, Result, async_trait,
-    check::{Checker, CloudReport, ConfigSource, Finding, Inspection, Severity, in_time},
+    check::{Checker, CloudReport, ConfigSource, Finding, Inspection, PermissionCheck, Severity, in_time},
     config::{ConfigFiles, Parsed},
     load_balancer::{Claim, ServiceFinding, ServiceView},
     registry::CheckerResult,
@@ -153,27 +153,15 @@ impl Inspector {
     /// Names the permissions that the credentials lack.
     async fn check_permissions(&self, api: &Api, site: &Site, report: &mut CloudReport) {
         for project in permissions::projects(site, self.context.has_routes()) {
-            let about = format!("permissions in project {:?}", project.name);
-            match in_time(api.missing_permissions(project.name, &project.permissions)).await {
-                Ok(missing) if missing.is_empty() => report.pass(&about, "complete"),
-                Ok(missing) => {
-                    let text = format!("the credentials lack {}", missing.join(", "));
-                    let finding = Finding::new(Severity::Error, about, text);
-                    report
-                        .findings
-                        .push(finding.fix(
-                            "grant the service account a role with these, such as deploy/gce/role.yaml",
-                        ));
-                }
-                Err(error) if error.kind() == ErrorKind::Unsupported => {
-                    report.leave_out(format!("Permissions: {}.", error.message()));
-                }
-                Err(error) => {
-                    let text = format!("could not be checked: {}", error.report());
-                    let fix = "enable the Resource Manager API in the project, or check the role by hand";
-                    report.findings.push(Finding::new(Severity::Warning, about, text).fix(fix));
-                }
-            }
+            let check = PermissionCheck {
+                place: format!("project {:?}", project.name),
+                grant: "grant the service account a role with these, such as deploy/gce/role.yaml",
+                ask: "enable the Resource Manager API in the project, or check the role by hand",
+            };
+            report.permissions(
+                &check,
+                in_time(api.missing_permissions(project.name, &project.permissions)).await,
+            );
         }
     }
 }
