@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{
-    desired::is_known,
+    desired::{is_known, with_reserved_address},
     fields,
     firewalls::DeniedFirewall,
     json,
@@ -605,6 +605,7 @@ impl PartCloud<Model> for BalancerCalls {
             cluster_id: self.cluster_id.get()?,
             operations: Mutex::default(),
         };
+        let change = &with_reserved_address(change, observed);
         // If this future is dropped, the part is read again.
         let known = self.state.lock().parts.remove(key);
         let sent = objects::send(&sender, change, observed).await;

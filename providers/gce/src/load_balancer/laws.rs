@@ -256,13 +256,11 @@ impl Lawful for Model {
 }
 
 #[test]
-#[ignore = "the forwarding rule is planned before its address is known; load balancers are not offered before it passes"]
 fn load_balancers_keep_the_laws() {
     laws(&model(settings()), 12);
 }
 
 #[test]
-#[ignore = "some histories plan no change of the deny rule; load balancers are not offered before it passes"]
 fn load_balancers_with_deny_rules_keep_the_laws() {
     let settings = BalancerSettings {
         denies: true,
@@ -274,7 +272,6 @@ fn load_balancers_with_deny_rules_keep_the_laws() {
 }
 
 #[test]
-#[ignore = "history 38 leaves a shared backend service behind; load balancers are not offered before it passes"]
 fn load_balancers_keep_the_laws_when_passes_run_at_the_same_time() {
     concurrent::histories(&model(settings()), 200);
 }

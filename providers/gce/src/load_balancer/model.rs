@@ -15,7 +15,10 @@ use ccm_core::{
 
 use super::{
     annotations as a,
-    desired::{DesiredBalancer, DesiredState, FirewallAccess, RequestedBalancer, ReservedAddress},
+    desired::{
+        DesiredBalancer, DesiredState, FirewallAccess, RequestedBalancer, ReservedAddress,
+        with_reserved_address,
+    },
     fields,
     firewalls::DeniedFirewall,
     kinds::{Object, ObjectChange, ObjectKind, Objects, PartKey},
@@ -432,11 +435,21 @@ impl Model {
         groups.map(|group| group.id.clone()).collect()
     }
 
-    /// Whether the members need a part that Services of a scheme share. One that waits to leave may still refer to it.
-    fn need(scheme: Scheme, members: &[PartMember], uses: impl Fn(&ServiceView) -> bool) -> Need {
+    /// Whether the members need a part that Services of a scheme share. One that waits to leave needs it as long as its load balancer may
+    /// refer to it. Others are members only because a process that was killed may have left the part behind.
+    fn need(
+        scheme: Scheme,
+        members: &[PartMember],
+        directory: &BalancerDirectory,
+        uses: impl Fn(&ServiceView) -> bool,
+    ) -> Need {
         let needs = |PartMember { service, .. }: &&PartMember| {
             let is_of_scheme = service.wants_load_balancer() && Scheme::of(service) == scheme;
-            !is_of_scheme || uses(service)
+            if is_of_scheme {
+                uses(service)
+            } else {
+                directory.has_scheme(&names::balancer(&service.id), scheme)
+            }
         };
         if PartMember::active(members).any(|member| needs(&member)) {
             Need::Full
@@ -445,6 +458,12 @@ impl Model {
         } else {
             Need::None
         }
+    }
+
+    /// Whether the objects that internal load balancers share follow the nodes. A Service that is external now only waits to leave.
+    fn follow_nodes(members: &[PartMember]) -> bool {
+        let mut following = members.iter().filter(|member| member.follows_nodes());
+        following.any(|member| Scheme::of(&member.service) == Scheme::Internal)
     }
 
     fn check_part(
@@ -461,7 +480,9 @@ impl Model {
         let nodes = inputs.members(cluster, &self.settings, scheme);
         DesiredCheck {
             kind,
-            need: Self::need(scheme, members, |service| self.spec(service).local_port.is_none()),
+            need: Self::need(scheme, members, &inputs.directory, |service| {
+                self.spec(service).local_port.is_none()
+            }),
             cluster_id: inputs.directory.cluster_id.clone(),
             tags: nodes.tags(&inputs.index, &self.settings).0,
             settings: Arc::clone(&self.settings),
@@ -477,10 +498,10 @@ impl Model {
         inputs: &PartInputs,
     ) -> DesiredGroup {
         let nodes = inputs.members(cluster, &self.settings, Scheme::Internal);
-        let follows = members.iter().any(PartMember::follows_nodes);
+        let follows = Self::follow_nodes(members);
         DesiredGroup {
             zone: zone.to_owned(),
-            need: Self::need(Scheme::Internal, members, |_| true),
+            need: Self::need(Scheme::Internal, members, &inputs.directory, |_| true),
             members: if follows && !nodes.keeps {
                 Some(Arc::new(nodes))
             } else {
@@ -497,7 +518,7 @@ impl Model {
         inputs: &PartInputs,
     ) -> DesiredSharedBackend {
         let nodes = inputs.members(cluster, &self.settings, Scheme::Internal);
-        let follows = members.iter().any(PartMember::follows_nodes);
+        let follows = Self::follow_nodes(members);
         let cluster_id = &inputs.directory.cluster_id;
         let check = names::node_check(cluster_id);
         let uses = |spec: &Spec| {
@@ -507,7 +528,9 @@ impl Model {
         let first = specs.find(|spec| uses(spec));
         DesiredSharedBackend {
             name: name.to_owned(),
-            need: Self::need(Scheme::Internal, members, |service| uses(&self.spec(service))),
+            need: Self::need(Scheme::Internal, members, &inputs.directory, |service| {
+                uses(&self.spec(service))
+            }),
             protocol: first.as_ref().map(|spec| spec.protocol.as_str()).unwrap_or_default(),
             affinity: first.as_ref().map(|spec| spec.affinity.as_str()).unwrap_or_default(),
             check: self.settings.global_path("healthChecks", &check),
@@ -573,8 +596,13 @@ impl PartModel for Model {
         } else {
             directory.unused_parts(other)
         });
-        if exists && !wants {
-            parts.tagged.extend(parts.named.iter().cloned());
+        if !wants {
+            // Of one whose load balancer was deleted completely, a process that was killed may have left shared parts.
+            parts.tagged.extend(if exists {
+                parts.named.clone()
+            } else {
+                directory.unused_parts(Scheme::of(service))
+            });
         }
         parts.named.push(PartKey::Balancer(name.clone()));
         if exists {
@@ -725,6 +753,7 @@ impl PartModel for Model {
     }
 
     fn fold(&self, _: &PartKey, change: &ObjectChange, reply: Option<&ChangeReply>, observed: &mut Objects) {
+        let change = &with_reserved_address(change, observed);
         if let Some(user) = reply.and_then(|reply| reply.kept.as_ref()) {
             let mut all = observed.all.iter_mut();
             if let Some(object) = all.find(|object| object.kind == change.kind && object.key == change.key) {
