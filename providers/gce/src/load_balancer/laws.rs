@@ -32,6 +32,7 @@ fn settings() -> BalancerSettings {
         project: "p".to_owned(),
         network_project: "p".to_owned(),
         region: "r".to_owned(),
+        zones: ZONES.map(str::to_owned).to_vec(),
         network: "projects/p/global/networks/default".to_owned(),
         check_ranges: vec!["130.211.0.0/22".to_owned()],
         manages_firewalls: true,
