@@ -11,6 +11,10 @@ use ccm_core::{
 use crate::{
     client::{Api, last_component, permissions},
     config::{self, Config, NameOrPath},
+    load_balancer::{
+        annotations::TABLE,
+        spec::{self, Spec},
+    },
     site::Site,
 };
 
@@ -63,13 +67,13 @@ impl Checker for Inspector {
         report
     }
 
-    fn claims(&self, _: &ServiceView) -> Claim {
-        // The provider has no load balancers yet.
-        Claim::NotOurs
+    fn claims(&self, service: &ServiceView) -> Claim {
+        spec::claims(service, &self.loaded.value.load_balancing)
     }
 
-    fn service(&self, _: &ServiceView) -> Option<Vec<ServiceFinding>> {
-        None
+    fn service(&self, service: &ServiceView) -> Option<Vec<ServiceFinding>> {
+        let spec = Spec::read(service, &self.loaded.value.load_balancing);
+        Some(TABLE.findings(&service.annotations, &spec.invalid, &spec.ignored))
     }
 }
 

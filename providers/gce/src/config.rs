@@ -21,6 +21,7 @@ use crate::{
         bucket,
         credentials::{AdcKey, CredentialSource},
     },
+    load_balancer::settings::BalancerSettings,
     site::region_of_zone,
 };
 
@@ -38,6 +39,10 @@ const NIL: &str = "nil";
 const GOOGLE: &str = "https://www.googleapis.com/compute/v1/";
 /// The path below which the API is. The client's library does not know others.
 const API_PATH: &str = "/compute/v1";
+/// The alpha feature that leaves new internal load balancers to another controller.
+pub(crate) const ILB_SUBSETS: &str = "ILBSubsets";
+/// The alpha feature that leaves instance groups to users.
+pub(crate) const SKIP_GROUPS: &str = "SkipIGsManagement";
 /// The most calls in a minute that a key accepts; larger values are most likely mistakes.
 const MOST_CALLS: u32 = 1_000_000;
 /// Calls without an answer yet, in each bucket.
@@ -78,6 +83,8 @@ config_section! {
         "local-zone" => pub(crate) local_zone: String,
         /// `ILBSubsets`: leave new internal load balancers to another controller. `SkipIGsManagement`: do not manage instance groups. May be repeated. Example: `ILBSubsets`.
         "alpha-features" => pub(crate) alpha_features: Vec<String>,
+        /// `unmanaged`: firewall rules for load balancers are left to users, and are never created, changed or deleted. Empty is `managed`. The Go cloud-controller-manager does not know this key. Example: `unmanaged`.
+        "firewall-management" => pub(crate) firewall_management: String,
         /// Endpoint of the Resource Manager API, which `validate` asks for the permissions of the credentials: scheme and host. Without it: that of Google, and no request if `api-endpoint` is not that of Google. The Go cloud-controller-manager does not know this key. Example: `https://cloudresourcemanager.example.com`.
         "resource-manager-endpoint" => pub(crate) resource_manager_endpoint: String,
     }
@@ -155,6 +162,8 @@ pub(crate) struct Config {
     pub(crate) zone: Option<String>,
     /// `stack-type`.
     pub(crate) stack: StackType,
+    /// The settings of load balancers, without the site.
+    pub(crate) load_balancing: BalancerSettings,
     /// The keys as given.
     pub(crate) conf: CloudConf,
 }
@@ -222,15 +231,17 @@ pub(crate) fn is_live(key: &str) -> bool {
 /// All problems, with line numbers.
 pub(crate) fn load(context: &BuildContext, files: &mut ConfigFiles) -> Result<Parsed<Config>, LoadError> {
     let (path, environment) = (context.cloud_config.as_deref(), &context.environment);
-    config::load_optional(path, "environment", files, |conf, files, problems| {
+    config::load_optional(path, "environment", files, |conf: &CloudConf, files, problems| {
         crate::ipam::check(&context.flags, problems);
-        resolve(conf, environment, files, problems)
+        let load_balancing = BalancerSettings::read(&conf.global, &context.flags, problems);
+        resolve(conf, load_balancing, environment, files, problems)
     })
 }
 
 /// From the keys to the settings.
 fn resolve(
     conf: &CloudConf,
+    load_balancing: BalancerSettings,
     environment: &Environment,
     files: &mut ConfigFiles,
     problems: &mut Problems,
@@ -266,6 +277,7 @@ fn resolve(
         subnetwork: name_or_path("subnetwork-name", &global.subnetwork_name, "/subnetworks/", problems),
         zone,
         stack,
+        load_balancing,
         connection: Connection {
             credentials: credentials?,
             endpoint,
@@ -319,9 +331,8 @@ fn check_lists(global: &Global, problems: &mut Problems) {
         problems.require(is_name(tag), ("global", "node-tags"), what);
     }
     for feature in &global.alpha_features {
-        if !["ILBSubsets", "SkipIGsManagement"].contains(&feature.as_str()) {
-            let what =
-                format!("{feature:?} has no effect; the features are ILBSubsets and SkipIGsManagement");
+        if ![ILB_SUBSETS, SKIP_GROUPS].contains(&feature.as_str()) {
+            let what = format!("{feature:?} has no effect; the features are {ILB_SUBSETS} and {SKIP_GROUPS}");
             problems.warn(("global", "alpha-features"), what);
         }
     }

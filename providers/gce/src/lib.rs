@@ -8,10 +8,6 @@ mod config;
 mod error;
 mod instances;
 mod ipam;
-#[allow(
-    dead_code,
-    reason = "not offered yet: its laws and calls do not pass all tests"
-)]
 mod load_balancer;
 mod routes;
 mod site;
@@ -19,9 +15,10 @@ mod site;
 use std::{path::PathBuf, sync::Arc};
 
 use ccm_core::{
-    BuildContext, Cloud, Instances, Reload, Result, Routes, async_trait,
+    BuildContext, Cloud, Instances, LoadBalancers, Reload, Result, Routes, async_trait,
     cluster_id::ClusterIdCell,
     config::{self as core_config, ConfigFiles, Reloader, docs::markdown},
+    plan::Engine,
     provider_flags, register_provider,
 };
 
@@ -29,6 +26,7 @@ use crate::{
     client::Api,
     config::{CloudConf, Config},
     instances::{GceInstances, provider_id},
+    load_balancer::{BalancerCalls, Model, annotations::TABLE},
     routes::NetworkRoutes,
     site::Site,
 };
@@ -56,6 +54,23 @@ provider_flags! {
     MASK_V4 = "node-cidr-mask-size-ipv4": Number(0), "0";
     /// Prefix length of IPv6 podCIDRs. 0 is 64.
     MASK_V6 = "node-cidr-mask-size-ipv6": Number(0), "0";
+    /// Networks from which Google checks the health of nodes. Firewall rules for health checks admit them.
+    CHECK_RANGES = "cloud-provider-gce-lb-src-cidrs": Text, "130.211.0.0/22,209.85.152.0/22,209.85.204.0/22,35.191.0.0/16";
+    /// Has no effect: only the GKE ingress controller needs firewall rules for HTTP load balancers.
+    PROXY_RANGES = "cloud-provider-gce-l7lb-src-cidrs": Text, "130.211.0.0/22,35.191.0.0/16";
+    /// Leave external Services without a load balancer class to the GKE ingress controller, unless this program serves them already.
+    LEAVE_EXTERNAL = "enable-rbs-default-l4-netlb": Bool, "false";
+    /// Write the names of target pools and backend services into annotations of Services.
+    ANNOTATE = "enable-l4-lb-annotations": Bool, "false";
+    /// Create a firewall rule for each external load balancer that denies all traffic to it which no other rule admits. Needs
+    /// --enable-l4-deny-firewall-rollback-cleanup.
+    DENY = "enable-l4-deny-firewall": Bool, "false";
+    /// Delete the firewall rules of --enable-l4-deny-firewall when that is not set.
+    DENY_CLEANUP = "enable-l4-deny-firewall-rollback-cleanup": Bool, "false";
+    /// Has no effect: objects that Services share are always locked one by one.
+    FINE_LOCK = "enable-l4-ilb-fine-grained-lock": Bool, "false";
+    /// Has no effect: multi-tenancy of Kubernetes Engine is not supported.
+    TENANTS = "enable-gke-tenant-controller": Bool, "false";
     /// Not supported.
     MULTI_NETWORKING = "enable-multi-networking": Bool, "false";
     /// Not supported.
@@ -64,13 +79,10 @@ provider_flags! {
 
 register_provider! {
     name: NAME,
-    summary: "Google Compute Engine: instances and routes",
+    summary: "Google Compute Engine: instances, load balancers and routes",
     build: build,
     validate: |context| core_config::validate(config::load(context, &mut ConfigFiles::default())),
-    config_reference: || {
-        let keys = markdown::<CloudConf>(2, config::is_live);
-        format!("{}\n# Keys of the config file\n\n{keys}", include_str!("docs.md"))
-    },
+    config_reference: || TABLE.reference(include_str!("docs.md"), "", &markdown::<CloudConf>(2, config::is_live)),
     checker: Some(check::checker),
     flags: FLAGS,
     controllers: &[ipam::DEF],
@@ -106,6 +118,7 @@ impl Cloud for Nodes {
 #[derive(Debug)]
 struct Gce {
     nodes: Nodes,
+    load_balancers: Engine<Model, BalancerCalls>,
     routes: NetworkRoutes,
     context: BuildContext,
     configs: Reloader<Config>,
@@ -138,6 +151,10 @@ impl Cloud for Gce {
         Some(&self.cluster_id)
     }
 
+    fn load_balancers(&self) -> Option<&dyn LoadBalancers> {
+        Some(&self.load_balancers)
+    }
+
     fn routes(&self) -> Option<&dyn Routes> {
         Some(&self.routes)
     }
@@ -155,7 +172,11 @@ async fn build(context: BuildContext) -> Result<Arc<dyn Cloud>> {
     let routes = NetworkRoutes::new(&api, &site, &context.cluster_name, &context.fences.routes);
     let cluster_id = ClusterIdCell::new(cluster_id::SOURCE);
     let nodes = Nodes { api, site, instances };
+    let settings = Arc::new(config.load_balancing.at(&nodes.site));
+    let calls =
+        BalancerCalls::new(&nodes, &settings, &cluster_id, config.subnetwork.clone(), &context.metrics);
     Ok(Arc::new(Gce {
+        load_balancers: Engine::new(Model { settings }, Arc::new(calls), context.plan.clone()),
         nodes,
         routes,
         context,

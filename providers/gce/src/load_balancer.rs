@@ -31,3 +31,5 @@ pub(crate) mod names;
 pub(crate) mod settings;
 pub(crate) mod shared;
 pub(crate) mod spec;
+
+pub(crate) use self::{calls::BalancerCalls, model::Model};

@@ -134,10 +134,18 @@ impl Site {
         self.zones.get((), Freshness::AtMost(ZONES_MAX_AGE), priority, load).await
     }
 
+    /// The zones of the region, as far as they are known without a read.
+    pub(crate) fn known_zones(&self) -> Vec<String> {
+        let known = self.zones.peek(&(), Freshness::AtMost(ZONES_MAX_AGE));
+        known.map(|(zones, _)| zones.to_vec()).unwrap_or_default()
+    }
+
     /// The number of zones of the region.
     pub(crate) fn zone_count(&self) -> usize {
-        let known = self.zones.peek(&(), Freshness::AtMost(ZONES_MAX_AGE));
-        known.map_or(USUAL_ZONES, |(zones, _)| zones.len()).max(1)
+        match self.known_zones().len() {
+            0 => USUAL_ZONES,
+            known => known,
+        }
     }
 
     /// The name of the network.

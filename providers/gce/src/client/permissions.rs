@@ -40,8 +40,73 @@ const ROUTES: [&str; 7] = [
     "compute.routes.get",
     "compute.routes.list",
 ];
-/// The permission to name an instance as the target of a route.
+/// The permission to name an instance as the target of a route or as a member of a load balancer.
 const INSTANCE_USE: &str = "compute.instances.use";
+/// The permissions for load balancers in the cluster's project.
+const BALANCERS: [&str; 49] = [
+    "compute.addresses.create",
+    "compute.addresses.createInternal",
+    "compute.addresses.delete",
+    "compute.addresses.deleteInternal",
+    "compute.addresses.get",
+    "compute.addresses.list",
+    "compute.addresses.use",
+    "compute.addresses.useInternal",
+    "compute.forwardingRules.create",
+    "compute.forwardingRules.delete",
+    "compute.forwardingRules.get",
+    "compute.forwardingRules.list",
+    "compute.forwardingRules.update",
+    "compute.forwardingRules.use",
+    "compute.globalOperations.get",
+    "compute.globalOperations.list",
+    "compute.healthChecks.create",
+    "compute.healthChecks.delete",
+    "compute.healthChecks.list",
+    "compute.healthChecks.update",
+    "compute.healthChecks.use",
+    "compute.healthChecks.useReadOnly",
+    "compute.httpHealthChecks.create",
+    "compute.httpHealthChecks.delete",
+    "compute.httpHealthChecks.list",
+    "compute.httpHealthChecks.update",
+    "compute.httpHealthChecks.use",
+    "compute.httpHealthChecks.useReadOnly",
+    "compute.instanceGroups.create",
+    "compute.instanceGroups.delete",
+    "compute.instanceGroups.list",
+    "compute.instanceGroups.update",
+    "compute.instanceGroups.use",
+    "compute.regionBackendServices.create",
+    "compute.regionBackendServices.delete",
+    "compute.regionBackendServices.get",
+    "compute.regionBackendServices.list",
+    "compute.regionBackendServices.update",
+    "compute.regionBackendServices.use",
+    "compute.regionOperations.get",
+    "compute.regionOperations.list",
+    "compute.targetPools.addInstance",
+    "compute.targetPools.create",
+    "compute.targetPools.delete",
+    "compute.targetPools.list",
+    "compute.targetPools.removeInstance",
+    "compute.targetPools.use",
+    "compute.zoneOperations.get",
+    "compute.zoneOperations.list",
+];
+/// The permissions for load balancers in the network's project.
+const BALANCER_NETWORK: [&str; 10] = [
+    "compute.firewalls.create",
+    "compute.firewalls.delete",
+    "compute.firewalls.get",
+    "compute.firewalls.list",
+    "compute.firewalls.update",
+    "compute.globalOperations.get",
+    "compute.globalOperations.list",
+    "compute.networks.updatePolicy",
+    "compute.networks.use",
+    "compute.subnetworks.use",
+];
 
 /// The permissions in one project.
 pub(crate) struct ProjectPermissions<'a> {
@@ -51,24 +116,29 @@ pub(crate) struct ProjectPermissions<'a> {
 
 /// The permissions that the provider needs, by project.
 pub(crate) fn projects(site: &Site, has_routes: bool) -> Vec<ProjectPermissions<'_>> {
-    let mut cluster = ProjectPermissions {
-        name: &site.project,
-        permissions: CLUSTER.to_vec(),
-    };
-    let mut network = NETWORK.to_vec();
+    let mut cluster = [&CLUSTER[..], &BALANCERS, &[INSTANCE_USE]].concat();
+    let mut network = [&NETWORK[..], &BALANCER_NETWORK].concat();
     if has_routes {
-        cluster.permissions.push(INSTANCE_USE);
         network.extend(ROUTES);
     }
     if site.network_project == site.project {
-        cluster.permissions.extend(network);
-        return vec![cluster];
+        cluster.append(&mut network);
     }
-    let network = ProjectPermissions {
-        name: &site.network_project,
-        permissions: network,
-    };
-    vec![cluster, network]
+    let mut projects = vec![ProjectPermissions {
+        name: &site.project,
+        permissions: cluster,
+    }];
+    if !network.is_empty() {
+        projects.push(ProjectPermissions {
+            name: &site.network_project,
+            permissions: network,
+        });
+    }
+    for project in &mut projects {
+        project.permissions.sort_unstable();
+        project.permissions.dedup();
+    }
+    projects
 }
 
 /// The Resource Manager API with one set of credentials.
@@ -179,8 +249,17 @@ mod tests {
     fn the_role_grants_all_permissions_and_nothing_else() {
         let role = include_str!("../../../../deploy/gce/role.yaml");
         let granted: Vec<_> = role.lines().filter_map(|line| line.strip_prefix("- ")).collect();
-        let mut used = [&CLUSTER[..], &NETWORK[..], &ROUTES[..], &[INSTANCE_USE]].concat();
+        let lists = [
+            &CLUSTER[..],
+            &NETWORK,
+            &ROUTES,
+            &BALANCERS,
+            &BALANCER_NETWORK,
+            &[INSTANCE_USE],
+        ];
+        let mut used = lists.concat();
         used.sort_unstable();
+        used.dedup();
         assert_eq!(granted, used);
     }
 }

@@ -1,7 +1,7 @@
 //! The calls of the plan: reads of parts, and changes one after the other.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     fmt,
     sync::Arc,
     time::Duration,
@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{
-    desired::is_known,
+    desired::{is_known, with_reserved_address},
     fields,
     firewalls::DeniedFirewall,
     json,
@@ -48,8 +48,8 @@ const POLL: Duration = Duration::from_secs(1);
 const DEADLINE: Duration = Duration::from_secs(600);
 /// The listing of instances is read again after this.
 const INSTANCES_AGE: Duration = Duration::from_secs(600);
-/// The listing of instances is read again after this if a node is not in it.
-const UNLISTED_AGE: Duration = Duration::from_secs(5);
+/// The listing of instances is read again after this if a node is not in it, and at once for a node that was not looked for yet.
+const UNLISTED_AGE: Duration = Duration::from_secs(60);
 /// The subnetworks are read again after this.
 const SUBNETWORK_AGE: Duration = Duration::from_secs(3600);
 /// A change of a firewall rule that is refused is tried again after this.
@@ -66,10 +66,14 @@ const RECENT: Duration = Duration::from_secs(30);
 struct CallState {
     /// Parts from the last read, with the changes since then, and the time when the read began.
     parts: HashMap<PartKey, (Instant, Objects)>,
+    /// The names of load balancers that this process has read.
+    balancers: BTreeSet<String>,
     /// Changes of firewall rules that the credentials do not allow, by the name of the rule.
     denied: BTreeMap<String, (Instant, DeniedFirewall)>,
     /// Objects that could not be deleted since others use them, by resource path: these others.
     kept: HashMap<String, (Instant, String)>,
+    /// The nodes without an instance in the last listing that was read for such nodes.
+    unlisted: Option<(Instant, BTreeSet<String>)>,
     /// The last directory, and the listing that it was built from.
     directory: Option<(Arc<Listing<Object>>, Arc<BalancerDirectory>)>,
 }
@@ -173,24 +177,31 @@ impl BalancerCalls {
 
     /// The instances of the region, in which all eligible nodes are that exist.
     async fn instance_index(&self, cluster: &ClusterView, priority: Priority) -> Result<Arc<InstanceIndex>> {
-        let read = async |age: Duration| {
-            let (client, site) = (self.client(priority), Arc::clone(&self.nodes.site));
-            let load = || async move {
-                let zones = site.zones(&client, priority).await?;
-                let reads = zones.iter().map(|zone| client.instances_of_zone(&site.project, zone));
-                let instances = try_join_all(reads).await?.into_iter().flatten();
-                Ok(InstanceIndex::new(
-                    instances
-                        .map(|instance| (InstanceEntry::new(&instance.zone, &instance.name), instance.tags)),
-                ))
-            };
-            self.instances.get((), Freshness::AtMost(age), priority, load).await
+        let index = self.listed_instances(Freshness::AtMost(INSTANCES_AGE), priority).await?;
+        let missing = index.missing(cluster, &self.settings);
+        let is_known = |(since, known): &(Instant, BTreeSet<String>)| {
+            since.elapsed() < UNLISTED_AGE && missing.is_subset(known)
         };
-        let index = read(INSTANCES_AGE).await?;
-        if index.has_all(cluster, &self.settings) {
+        if missing.is_empty() || self.state.lock().unlisted.as_ref().is_some_and(is_known) {
             return Ok(index);
         }
-        read(UNLISTED_AGE).await
+        let now = Instant::now();
+        let index = self.listed_instances(Freshness::After(now), priority).await?;
+        self.state.lock().unlisted = Some((now, index.missing(cluster, &self.settings)));
+        Ok(index)
+    }
+
+    async fn listed_instances(&self, freshness: Freshness, priority: Priority) -> Result<Arc<InstanceIndex>> {
+        let (client, site) = (self.client(priority), Arc::clone(&self.nodes.site));
+        let load = || async move {
+            let zones = site.zones(&client, priority).await?;
+            let reads = zones.iter().map(|zone| client.instances_of_zone(&site.project, zone));
+            let instances = try_join_all(reads).await?.into_iter().flatten();
+            Ok(InstanceIndex::new(
+                instances.map(|instance| (InstanceEntry::new(&instance.zone, &instance.name), instance.tags)),
+            ))
+        };
+        self.instances.get((), freshness, priority, load).await
     }
 
     /// The subnetwork of internal load balancers.
@@ -291,6 +302,12 @@ impl BalancerCalls {
         self.state.lock().parts.remove(key);
     }
 
+    /// Whether an object with this name, which uses another one, is one that this process manages, so that it will not use it for long.
+    fn is_ours(&self, name: &str, cluster_id: &str) -> bool {
+        self.state.lock().balancers.contains(name)
+            || name.starts_with(&names::shared_backend_prefix(cluster_id))
+    }
+
     /// The reply to a change that failed, or the error for the engine.
     fn failed(&self, change: &ObjectChange, observed: &Objects, error: Error) -> Result<ChangeReply> {
         let cluster_id = self.cluster_id.get()?;
@@ -300,11 +317,7 @@ impl BalancerCalls {
         match &change.action {
             Action::Delete(_) if is_in_use => {
                 let user = user_in(error.message());
-                let name = last_component(&user);
-                let is_ours = user.is_empty()
-                    || names::is_balancer(name)
-                    || name.starts_with(&names::shared_backend_prefix(&cluster_id));
-                if is_ours {
+                if user.is_empty() || self.is_ours(last_component(&user), &cluster_id) {
                     return Err(error.with_retry(Retry::Fixed(IN_USE)));
                 }
                 let place = json::place_of(change.kind, &self.settings, &change.key);
@@ -583,6 +596,9 @@ impl PartCloud<Model> for BalancerCalls {
         let began = Instant::now();
         let mut objects = self.objects_of(key, read).await?;
         let mut state = self.state.lock();
+        if let PartKey::Balancer(name) = key {
+            state.balancers.insert(name.clone());
+        }
         for object in &mut objects.all {
             if let Some((_, user)) = state.kept.get(&object.id) {
                 object.foreign = Some(format!("in use: {user}"));
@@ -605,6 +621,7 @@ impl PartCloud<Model> for BalancerCalls {
             cluster_id: self.cluster_id.get()?,
             operations: Mutex::default(),
         };
+        let change = &with_reserved_address(change, observed);
         // If this future is dropped, the part is read again.
         let known = self.state.lock().parts.remove(key);
         let sent = objects::send(&sender, change, observed).await;

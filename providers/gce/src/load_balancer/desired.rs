@@ -16,7 +16,7 @@ use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 use ccm_core::{
     load_balancer::{Blocked, Protocol, ServiceId},
     plan::Plan,
-    plan::objects::{self, Attributes},
+    plan::objects::{self, Action, Attributes},
 };
 use serde_json::{Value, json};
 
@@ -201,6 +201,38 @@ pub(crate) fn is_known(address: &str) -> bool {
     address.parse::<IpAddr>().is_ok()
 }
 
+/// What stands for the address of a load balancer until it is reserved.
+fn later_address(balancer: &str) -> String {
+    format!("(address of {balancer})")
+}
+
+/// The change, with the address that was reserved since it was planned.
+pub(crate) fn with_reserved_address(change: &ObjectChange, observed: &Objects) -> ObjectChange {
+    let mut change = change.clone();
+    let balancer = names::owner(&change.key);
+    let reservation = observed.get(ObjectKind::Address, balancer);
+    let address = reservation.map(|reservation| reservation.text(fields::ADDRESS)).unwrap_or_default();
+    let attributes = match &mut change.action {
+        Action::Create(object, _) => &mut object.attributes,
+        Action::Update(_, attributes) => attributes,
+        _ => return change,
+    };
+    if is_known(address) {
+        let later = later_address(balancer);
+        attributes.values_mut().for_each(|value| replace_text(value, &later, address));
+    }
+    change
+}
+
+/// Replaces a text in a text or in the texts of a list.
+fn replace_text(value: &mut Value, from: &str, to: &str) {
+    match value {
+        Value::String(text) if text.contains(from) => *text = text.replace(from, to),
+        Value::Array(list) => list.iter_mut().for_each(|item| replace_text(item, from, to)),
+        _ => {}
+    }
+}
+
 /// The address of a load balancer.
 #[derive(Debug, PartialEq, Eq)]
 struct ChosenAddress {
@@ -238,6 +270,9 @@ impl DesiredBalancer {
         }
         let mut desired = self.stage(requested, rule, observed);
         self.firewalls.apply(&mut desired, observed);
+        if requested.settings.denies && !self.is_admitted(requested, &desired) {
+            desired.retain(|object| object.kind != ObjectKind::DenyFirewall);
+        }
         for object in &mut desired {
             object.service.clone_from(&self.service);
         }
@@ -408,7 +443,7 @@ impl DesiredBalancer {
         pool
     }
 
-    /// The rule that denies all other traffic, once the rules that admit traffic come before it.
+    /// The rule that denies all other traffic. The order of kinds is the order of changes: those that admit traffic come before it.
     fn deny_firewall(
         &self,
         requested: &RequestedBalancer,
@@ -421,18 +456,6 @@ impl DesiredBalancer {
             // One that another process created stays, unless the settings say that such rules are deleted.
             return observed.get(ObjectKind::DenyFirewall, &name).cloned();
         }
-        let is_first = |kind, name: &str| {
-            let admitting = observed.get(kind, name);
-            admitting.is_some_and(|rule| {
-                rule.attributes.get(fields::PRIORITY) == Some(&settings.allow_priority().into())
-            })
-        };
-        let checks_alone = requested.spec.local_port.is_some();
-        if !is_first(ObjectKind::Firewall, &names::firewall(&self.name))
-            || (checks_alone && !is_first(ObjectKind::CheckFirewall, &names::http_check_firewall(&self.name)))
-        {
-            return None;
-        }
         let firewall = firewall(ObjectKind::DenyFirewall, name, settings, &requested.tags)
             .with(fields::DESCRIPTION, names::firewall_description(&requested.service, &chosen.address))
             .with(fields::PRIORITY, 1000)
@@ -440,6 +463,22 @@ impl DesiredBalancer {
             .with(fields::DESTINATIONS, json!([chosen.address]))
             .with(fields::DENIED, ["all"].as_slice());
         Some(firewall)
+    }
+}
+
+impl DesiredBalancer {
+    /// Whether the rules that admit traffic take precedence over one that denies all other traffic. The credentials may not allow to change
+    /// them.
+    fn is_admitted(&self, requested: &RequestedBalancer, desired: &[Object]) -> bool {
+        let priority = requested.settings.allow_priority();
+        let takes_precedence = |kind, name: String| {
+            let mut admitting = desired.iter().filter(|object| object.kind == kind && object.key == name);
+            admitting.any(|rule| rule.attributes.get(fields::PRIORITY) == Some(&priority.into()))
+        };
+        let has_own_check = requested.spec.scheme == Scheme::External && requested.spec.local_port.is_some();
+        takes_precedence(ObjectKind::Firewall, names::firewall(&self.name))
+            && (!has_own_check
+                || takes_precedence(ObjectKind::CheckFirewall, names::http_check_firewall(&self.name)))
     }
 }
 
@@ -497,7 +536,7 @@ impl RequestedBalancer {
         ];
         let address = match candidates.into_iter().find(|address| !address.is_empty()) {
             Some(address) => address.to_owned(),
-            None => format!("(address of {})", names::balancer(&self.service)),
+            None => later_address(&names::balancer(&self.service)),
         };
         let reserved = self.reserved.get(&address);
         let tier = match (spec.tier, reserved, present) {

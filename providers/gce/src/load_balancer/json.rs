@@ -132,7 +132,7 @@ pub(crate) fn object_of(place: ObjectPlace<'_>, value: &Value, cluster_id: &str)
     let is_own = match place.collection {
         Collection::Addresses => true,
         Collection::InstanceGroups => name.starts_with(&names::group(cluster_id)),
-        _ => names::is_balancer(names::owner(&name)) || is_shared(),
+        _ => names::may_be_balancer(names::owner(&name)) || is_shared(),
     };
     if !is_own {
         return None;

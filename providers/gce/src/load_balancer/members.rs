@@ -45,13 +45,15 @@ impl InstanceIndex {
         self.tags.contains_key(instance)
     }
 
-    /// Whether it has the instances of all eligible nodes whose place is known.
-    pub(crate) fn has_all(&self, cluster: &ClusterView, settings: &BalancerSettings) -> bool {
-        cluster.nodes.eligible().all(|node| match placed(node, self, settings) {
-            Ok(instance) => self.has(&instance),
-            Err(Unplaced::Foreign(_)) => true,
-            Err(Unplaced::Unknown(_)) => false,
-        })
+    /// The eligible nodes whose instances are not in it, by name. Those of other clouds and projects do not count.
+    pub(crate) fn missing(&self, cluster: &ClusterView, settings: &BalancerSettings) -> BTreeSet<String> {
+        let is_missing = |node: &&ServiceNode| match placed(node, self, settings) {
+            Ok(instance) => !self.has(&instance),
+            Err(Unplaced::Foreign(_)) => false,
+            Err(Unplaced::Unknown(_)) => true,
+        };
+        let missing = cluster.nodes.eligible().filter(is_missing);
+        missing.map(|node| node.view.name.clone()).collect()
     }
 
     /// The instance with this name, if there is only one.

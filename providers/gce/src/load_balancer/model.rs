@@ -8,23 +8,29 @@ use std::{
 use ccm_core::{
     load_balancer::{
         Claim, ClusterSnapshot, ClusterView, FormerLoadBalancer, IgnoredValue, Ingress, InvalidField, IpMode,
-        NodeLeftOut, ProviderFinalizers, ServiceEvent, ServiceView,
+        NodeLeftOut, Protocol, ProviderFinalizers, ServiceEvent, ServiceView,
     },
-    plan::{CheckResult, Member, Membership, Orphan, PartModel, PartOutput, Parts, Plan, objects},
+    plan::{
+        CheckResult, Member, Membership, Orphan, PartModel, PartOutput, Parts, Plan, RequiredFacts, objects,
+    },
 };
 
 use super::{
     annotations as a,
-    desired::{DesiredBalancer, DesiredState, FirewallAccess, RequestedBalancer, ReservedAddress},
+    desired::{
+        DesiredBalancer, DesiredState, FirewallAccess, RequestedBalancer, ReservedAddress,
+        with_reserved_address,
+    },
     fields,
     firewalls::DeniedFirewall,
     kinds::{Object, ObjectChange, ObjectKind, Objects, PartKey},
     members::{self, GROUP_SIZE, InstanceIndex, NodeMembers},
-    names,
+    names::{self, Affinity},
     settings::BalancerSettings,
     shared::{DesiredCheck, DesiredGroup, DesiredSharedBackend, Need},
-    spec::{self, EXTERNAL_CLASS, EXTERNAL_FINALIZER, INTERNAL_CLASS, INTERNAL_FINALIZER, Scheme, Spec},
+    spec::{self, EXTERNAL_CLASS, INTERNAL_CLASS, Scheme, Spec},
 };
+use crate::client::last_component;
 
 /// The model of load balancers.
 #[derive(Clone, Debug)]
@@ -42,6 +48,8 @@ pub(crate) struct BalancerDirectory {
     pub(crate) cluster_id: String,
     /// By kind and key. Addresses also those of others.
     objects: BTreeMap<(ObjectKind, String), Object>,
+    /// The shared parts to which load balancers refer.
+    used: BTreeSet<PartKey>,
 }
 
 /// The inputs in addition to Services and nodes.
@@ -76,14 +84,61 @@ pub(crate) struct ChangeReply {
     pub(crate) kept: Option<String>,
 }
 
+/// What later parts of a Service need to know of a part.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct PartFacts {
+    /// Whether the object of a shared part exists. There is no instance group in a zone that never had a node.
+    exists: bool,
+    /// Of a load balancer.
+    references: BalancerReferences,
+}
+
+/// The shared objects to which a load balancer refers. When they change, it may not need others any more.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct BalancerReferences {
+    /// Resource paths.
+    paths: BTreeSet<String>,
+}
+
+impl BalancerReferences {
+    fn of<'a>(objects: impl IntoIterator<Item = &'a Object>) -> Self {
+        let mut paths = BTreeSet::new();
+        for object in objects {
+            let texts = [fields::BACKEND_SERVICE, fields::HEALTH_CHECK].map(|field| object.text(field));
+            let all = texts.into_iter().chain(object.texts(fields::GROUPS));
+            paths.extend(all.filter(|path| !path.is_empty()).map(str::to_owned));
+        }
+        Self { paths }
+    }
+
+    /// The shared parts with these objects. A shared backend service refers to others.
+    fn used(&self, directory: &BalancerDirectory) -> BTreeSet<PartKey> {
+        let referred = self.paths.iter().map(|path| last_component(path));
+        let shared = referred.filter(|name| directory.is_shared_backend(name));
+        let backends = shared.filter_map(|name| directory.get(ObjectKind::Backend, name));
+        let of_backends = Self::of(backends);
+        let all = self.paths.iter().chain(&of_backends.paths);
+        all.filter_map(|path| directory.part_of_path(path)).collect()
+    }
+}
+
 impl BalancerDirectory {
     /// Indexes the listings.
     pub(crate) fn new(cluster_id: &str, objects: impl IntoIterator<Item = Object>) -> Self {
         let objects = objects.into_iter().map(|object| ((object.kind, object.key.clone()), object));
-        Self {
+        let mut directory = Self {
             cluster_id: cluster_id.to_owned(),
             objects: objects.collect(),
-        }
+            used: BTreeSet::new(),
+        };
+        let kinds = [ObjectKind::Backend, ObjectKind::Pool, ObjectKind::Rule];
+        let balancers: BTreeSet<_> = kinds
+            .into_iter()
+            .flat_map(|kind| directory.of(kind).map(|object| object.key.clone()))
+            .filter(|name| !directory.is_shared_backend(name))
+            .collect();
+        directory.used = balancers.iter().flat_map(|name| directory.used_by(name)).collect();
+        directory
     }
 
     /// The object with this key.
@@ -102,14 +157,33 @@ impl BalancerDirectory {
         all.filter(move |object| object.kind != ObjectKind::Group && names::owner(&object.key) == name)
     }
 
-    /// Whether the load balancer with this name has objects of a scheme. Those of both schemes do not count.
-    fn has_scheme(&self, name: &str, scheme: Scheme) -> bool {
-        self.of_balancer(name).any(|object| match object.kind {
-            ObjectKind::Rule => object.text(fields::SCHEME) == scheme.as_str(),
-            ObjectKind::Pool | ObjectKind::HttpCheck => scheme == Scheme::External,
-            ObjectKind::Backend | ObjectKind::Check => scheme == Scheme::Internal,
-            _ => false,
-        })
+    fn is_shared_backend(&self, name: &str) -> bool {
+        name.starts_with(&names::shared_backend_prefix(&self.cluster_id))
+    }
+
+    /// The shared parts to which the load balancer with this name refers.
+    fn used_by(&self, name: &str) -> BTreeSet<PartKey> {
+        let kinds = [ObjectKind::Backend, ObjectKind::Pool, ObjectKind::Rule];
+        let own = kinds.into_iter().filter_map(|kind| self.get(kind, name));
+        BalancerReferences::of(own).used(self)
+    }
+
+    /// The shared part with the object at this path.
+    fn part_of_path(&self, path: &str) -> Option<PartKey> {
+        let (place, name) = path.rsplit_once('/')?;
+        let (place, collection) = place.rsplit_once('/')?;
+        let is_check = name == names::node_check(&self.cluster_id);
+        match collection {
+            "httpHealthChecks" if is_check => Some(PartKey::NodeHttpCheck),
+            "healthChecks" if is_check => Some(PartKey::NodeCheck),
+            "backendServices" if self.is_shared_backend(name) => {
+                Some(PartKey::SharedBackend(name.to_owned()))
+            }
+            "instanceGroups" if name == names::group(&self.cluster_id) => {
+                Some(PartKey::Group(last_component(place).to_owned()))
+            }
+            _ => None,
+        }
     }
 
     /// The zones with an instance group of the cluster.
@@ -163,38 +237,6 @@ impl BalancerDirectory {
     }
 }
 
-impl BalancerDirectory {
-    /// The shared parts of this scheme that no load balancer refers to. A process that was killed may have left them.
-    fn unused_parts(&self, scheme: Scheme) -> Vec<PartKey> {
-        let is_used = match scheme {
-            Scheme::External => self.of(ObjectKind::Pool).any(|pool| self.is_own(&pool.key)),
-            Scheme::Internal => self
-                .of(ObjectKind::Rule)
-                .any(|rule| rule.text(fields::SCHEME) == scheme.as_str() && self.is_own(&rule.key)),
-        };
-        if is_used {
-            Vec::new()
-        } else {
-            self.shared_parts(scheme)
-        }
-    }
-
-    /// Whether a target pool or a forwarding rule uses shared objects of this cluster.
-    fn is_own(&self, name: &str) -> bool {
-        let check = format!("/{}", names::node_check(&self.cluster_id));
-        let group = format!("/instanceGroups/{}", names::group(&self.cluster_id));
-        let pool = self.get(ObjectKind::Pool, name);
-        let rule = self.get(ObjectKind::Rule, name);
-        let backend = rule.map(|rule| crate::client::last_component(rule.text(fields::BACKEND_SERVICE)));
-        let backend = backend.and_then(|name| self.get(ObjectKind::Backend, name));
-        pool.is_some_and(|pool| pool.text(fields::HEALTH_CHECK).ends_with(&check))
-            || backend.is_some_and(|backend| {
-                backend.text(fields::HEALTH_CHECK).ends_with(&check)
-                    || backend.texts(fields::GROUPS).iter().any(|path| path.ends_with(&group))
-            })
-    }
-}
-
 /// The part to which a listed object belongs, by its name.
 pub(crate) fn part_of(object: &Object, cluster_id: &str) -> PartKey {
     let key = object.key.as_str();
@@ -239,27 +281,60 @@ impl Model {
         Spec::read(service, &self.settings)
     }
 
-    /// The parts that Services of this scheme share, in the order of creation: those that a Service needs, and those that exist. A Service
-    /// that does not use one stays in it, so that the part is reconciled when the Service changes.
-    fn shared_parts(
+    /// The shared parts that the load balancer of a Service needs, in the order of creation.
+    fn needed_parts(
         &self,
         service: &ServiceView,
         cluster: &ClusterView,
         directory: &BalancerDirectory,
-    ) -> Vec<PartKey> {
+    ) -> BTreeSet<PartKey> {
         let spec = self.spec(service);
-        if spec.scheme == Scheme::External {
-            return vec![PartKey::NodeHttpCheck];
+        let mut parts = BTreeSet::new();
+        if spec.scheme == Scheme::Internal && self.settings.manages_groups {
+            let zones = members::zones(cluster, &self.settings);
+            parts.extend(zones.into_iter().map(PartKey::Group));
         }
-        let mut parts: BTreeSet<_> = directory.shared_parts(Scheme::Internal).into_iter().collect();
-        parts.insert(PartKey::NodeCheck);
-        let zones = members::zones(cluster, &self.settings);
-        parts.extend(zones.into_iter().map(PartKey::Group));
+        if spec.local_port.is_none() {
+            parts.insert(match spec.scheme {
+                Scheme::External => PartKey::NodeHttpCheck,
+                Scheme::Internal => PartKey::NodeCheck,
+            });
+        }
         if spec.shares_backend {
             let name = names::shared_backend(&directory.cluster_id, spec.protocol, spec.affinity);
             parts.insert(PartKey::SharedBackend(name));
         }
-        parts.into_iter().collect()
+        parts
+    }
+
+    /// The shared parts that a Service may have needed before: all that there can be, so that they are the same ones whatever other
+    /// Services do.
+    fn former_parts(
+        &self,
+        service: &ServiceView,
+        cluster: &ClusterView,
+        directory: &BalancerDirectory,
+    ) -> BTreeSet<PartKey> {
+        let mut parts = BTreeSet::new();
+        if spec::may_have_been(service, Scheme::External) {
+            parts.insert(PartKey::NodeHttpCheck);
+        }
+        if spec::may_have_been(service, Scheme::Internal) {
+            parts.insert(PartKey::NodeCheck);
+            for protocol in [Protocol::Tcp, Protocol::Udp] {
+                for affinity in [Affinity::None, Affinity::ClientIp] {
+                    let name = names::shared_backend(&directory.cluster_id, protocol, affinity);
+                    parts.insert(PartKey::SharedBackend(name));
+                }
+            }
+            if self.settings.manages_groups {
+                let mut zones = members::zones(cluster, &self.settings);
+                zones.extend(self.settings.zones.iter().cloned());
+                zones.extend(directory.zones().map(str::to_owned));
+                parts.extend(zones.into_iter().map(PartKey::Group));
+            }
+        }
+        parts
     }
 
     /// Why a Service is refused.
@@ -394,57 +469,96 @@ impl Model {
         let members = inputs.members(cluster, &self.settings, spec.scheme);
         let (tags, _) = members.tags(&inputs.index, &self.settings);
         if member.follows_nodes() && !members.keeps {
-            desired.groups = Some(self.groups(&members, inputs));
+            desired.groups = Some(self.groups(&members, std::slice::from_ref(member), inputs));
             desired.members = Some(Arc::new(members));
         }
         desired.service = Some(service.id.clone());
         desired.state = match &member.membership {
-            Membership::Active => DesiredState::Requested(Box::new(RequestedBalancer {
-                service: service.id.clone(),
-                cluster_id: inputs.directory.cluster_id.clone(),
-                tags,
-                subnetwork: match &spec.subnet {
-                    Some(name) => self.settings.subnetwork_path(name),
-                    None if spec.scheme == Scheme::Internal => inputs.subnetwork.clone(),
-                    None => String::new(),
-                },
-                reserved: inputs.directory.reserved(name),
-                status: service.status_addresses().next().map(|ip| ip.to_string()).unwrap_or_default(),
-                settings: Arc::clone(&self.settings),
-                spec,
-            })),
+            Membership::Active if !self.lacks_shared(member, cluster, &inputs.directory) => {
+                DesiredState::Requested(Box::new(RequestedBalancer {
+                    service: service.id.clone(),
+                    cluster_id: inputs.directory.cluster_id.clone(),
+                    tags,
+                    subnetwork: match &spec.subnet {
+                        Some(name) => self.settings.subnetwork_path(name),
+                        None if spec.scheme == Scheme::Internal => inputs.subnetwork.clone(),
+                        None => String::new(),
+                    },
+                    reserved: inputs.directory.reserved(name),
+                    status: service.status_addresses().next().map(|ip| ip.to_string()).unwrap_or_default(),
+                    settings: Arc::clone(&self.settings),
+                    spec,
+                }))
+            }
             _ => DesiredState::Unchanged,
         };
         desired
     }
 
-    /// The resource paths of the instance groups of the members.
-    fn groups(&self, members: &NodeMembers, inputs: &PartInputs) -> Vec<String> {
+    /// Whether a health check or a backend service that the load balancer needs does not exist yet, although its part served the Service
+    /// with an earlier spec. The pass that creates it requests another one over this part.
+    fn lacks_shared(
+        &self,
+        member: &PartMember,
+        cluster: &ClusterView,
+        directory: &BalancerDirectory,
+    ) -> bool {
+        let needed = self.needed_parts(&member.service, cluster, directory);
+        let mut facts = member.facts.iter();
+        facts
+            .any(|(part, facts)| needed.contains(part) && !facts.exists && !matches!(part, PartKey::Group(_)))
+    }
+
+    /// The resource paths of the instance groups of the nodes. Without those that do not exist yet: their parts create them, and this one
+    /// is run again then.
+    fn groups(&self, nodes: &NodeMembers, members: &[PartMember], inputs: &PartInputs) -> Vec<String> {
         let directory = &inputs.directory;
         if self.settings.manages_groups {
             let cluster_id = &directory.cluster_id;
-            let zones = members.zones().into_iter().take(BACKENDS);
+            let is_missing = |zone: &&str| {
+                let group = PartKey::Group((*zone).to_owned());
+                let mut facts = members.iter().flat_map(|member| &member.facts);
+                facts.any(|(part, facts)| *part == group && !facts.exists)
+            };
+            let zones = nodes.zones().into_iter().filter(|zone| !is_missing(zone)).take(BACKENDS);
             return zones.map(|zone| self.settings.group_path(zone, cluster_id)).collect();
         }
-        let zones = members.zones();
+        let zones = nodes.zones();
         let is_used = |group: &&Object| zones.contains(group.key.split('/').next().unwrap_or_default());
         let groups = directory.of(ObjectKind::Group).filter(is_used).take(BACKENDS);
         groups.map(|group| group.id.clone()).collect()
     }
 
-    /// Whether the members need a part that Services of a scheme share. One that waits to leave may still refer to it.
-    fn need(scheme: Scheme, members: &[PartMember], uses: impl Fn(&ServiceView) -> bool) -> Need {
-        let needs = |PartMember { service, .. }: &&PartMember| {
-            let is_of_scheme = service.wants_load_balancer() && Scheme::of(service) == scheme;
-            !is_of_scheme || uses(service)
+    /// Whether the members need a shared part. One that does not need it any more may still refer to it until its load balancer has
+    /// changed.
+    fn need(
+        key: &PartKey,
+        members: &[PartMember],
+        directory: &BalancerDirectory,
+        uses: impl Fn(&ServiceView) -> bool,
+    ) -> Need {
+        let needs = |member: &PartMember| member.service.wants_load_balancer() && uses(&member.service);
+        let refers = |member: &PartMember| {
+            let name = names::balancer(&member.service.id);
+            let mut facts = member.facts.iter();
+            match facts.find(|(part, _)| *part == PartKey::Balancer(name.clone())) {
+                Some((_, facts)) => facts.references.used(directory).contains(key),
+                None => directory.used_by(&name).contains(key),
+            }
         };
-        if PartMember::active(members).any(|member| needs(&member)) {
+        if PartMember::active(members).any(needs) {
             Need::Full
-        } else if PartMember::staying(members).any(|member| needs(&member)) {
+        } else if PartMember::staying(members).any(|member| needs(member) || refers(member)) {
             Need::Unchanged
         } else {
             Need::None
         }
+    }
+
+    /// Whether the objects that internal load balancers share follow the nodes. A Service that is external now only waits to leave.
+    fn follow_nodes(members: &[PartMember]) -> bool {
+        let mut following = members.iter().filter(|member| member.follows_nodes());
+        following.any(|member| Scheme::of(&member.service) == Scheme::Internal)
     }
 
     fn check_part(
@@ -454,14 +568,17 @@ impl Model {
         cluster: &ClusterView,
         inputs: &PartInputs,
     ) -> DesiredCheck {
-        let scheme = match kind {
-            ObjectKind::HttpCheck => Scheme::External,
-            _ => Scheme::Internal,
+        let (scheme, key) = match kind {
+            ObjectKind::HttpCheck => (Scheme::External, PartKey::NodeHttpCheck),
+            _ => (Scheme::Internal, PartKey::NodeCheck),
         };
         let nodes = inputs.members(cluster, &self.settings, scheme);
         DesiredCheck {
             kind,
-            need: Self::need(scheme, members, |service| self.spec(service).local_port.is_none()),
+            need: Self::need(&key, members, &inputs.directory, |service| {
+                let spec = self.spec(service);
+                spec.scheme == scheme && spec.local_port.is_none()
+            }),
             cluster_id: inputs.directory.cluster_id.clone(),
             tags: nodes.tags(&inputs.index, &self.settings).0,
             settings: Arc::clone(&self.settings),
@@ -477,10 +594,12 @@ impl Model {
         inputs: &PartInputs,
     ) -> DesiredGroup {
         let nodes = inputs.members(cluster, &self.settings, Scheme::Internal);
-        let follows = members.iter().any(PartMember::follows_nodes);
+        let follows = Self::follow_nodes(members);
         DesiredGroup {
             zone: zone.to_owned(),
-            need: Self::need(Scheme::Internal, members, |_| true),
+            need: Self::need(&PartKey::Group(zone.to_owned()), members, &inputs.directory, |service| {
+                Scheme::of(service) == Scheme::Internal
+            }),
             members: if follows && !nodes.keeps {
                 Some(Arc::new(nodes))
             } else {
@@ -497,7 +616,7 @@ impl Model {
         inputs: &PartInputs,
     ) -> DesiredSharedBackend {
         let nodes = inputs.members(cluster, &self.settings, Scheme::Internal);
-        let follows = members.iter().any(PartMember::follows_nodes);
+        let follows = Self::follow_nodes(members);
         let cluster_id = &inputs.directory.cluster_id;
         let check = names::node_check(cluster_id);
         let uses = |spec: &Spec| {
@@ -507,12 +626,17 @@ impl Model {
         let first = specs.find(|spec| uses(spec));
         DesiredSharedBackend {
             name: name.to_owned(),
-            need: Self::need(Scheme::Internal, members, |service| uses(&self.spec(service))),
+            need: Self::need(
+                &PartKey::SharedBackend(name.to_owned()),
+                members,
+                &inputs.directory,
+                |service| uses(&self.spec(service)),
+            ),
             protocol: first.as_ref().map(|spec| spec.protocol.as_str()).unwrap_or_default(),
             affinity: first.as_ref().map(|spec| spec.affinity.as_str()).unwrap_or_default(),
             check: self.settings.global_path("healthChecks", &check),
             groups: if follows && !nodes.keeps {
-                Some(self.groups(&nodes, inputs))
+                Some(self.groups(&nodes, members, inputs))
             } else {
                 None
             },
@@ -527,7 +651,7 @@ impl PartModel for Model {
     type Key = PartKey;
     type Directory = BalancerDirectory;
     type Inputs = PartInputs;
-    type Facts = ();
+    type Facts = PartFacts;
     type Desired = DesiredPart;
     type Observed = Objects;
     type Change = ObjectChange;
@@ -556,34 +680,32 @@ impl PartModel for Model {
         directory: &BalancerDirectory,
     ) -> Parts<PartKey> {
         let name = names::balancer(&service.id);
-        let wants = service.wants_load_balancer();
+        let balancer = PartKey::Balancer(name.clone());
         let exists = directory.of_balancer(&name).next().is_some();
+        let mut needed = self.needed_parts(service, cluster, directory);
+        let former = self.former_parts(service, cluster, directory);
+        if service.wants_load_balancer() {
+            // It stays in parts that it does not need any more, so that they are reconciled after its load balancer has changed.
+            let later: Vec<_> = former.difference(&needed).cloned().collect();
+            let named = needed.into_iter().chain([balancer.clone()]).chain(later);
+            return Parts {
+                named: named.collect(),
+                tagged: exists.then_some(balancer).into_iter().collect(),
+            };
+        }
+        needed.extend(former.iter().cloned());
         let mut parts = Parts {
-            named: self.shared_parts(service, cluster, directory),
+            named: needed.into_iter().collect(),
             tagged: Vec::new(),
         };
-        // The scheme may have changed.
-        let (other, finalizer) = match Scheme::of(service) {
-            Scheme::External => (Scheme::Internal, INTERNAL_FINALIZER),
-            Scheme::Internal => (Scheme::External, EXTERNAL_FINALIZER),
-        };
-        let had_other = directory.has_scheme(&name, other) || spec::has_finalizer(service, finalizer);
-        parts.tagged.extend(if had_other {
-            directory.shared_parts(other)
-        } else {
-            directory.unused_parts(other)
-        });
-        if exists && !wants {
-            parts.tagged.extend(parts.named.iter().cloned());
-        }
-        parts.named.push(PartKey::Balancer(name.clone()));
+        parts.named.push(balancer);
         if exists {
-            parts.tagged.push(PartKey::Balancer(name));
-        }
-        if !self.settings.manages_groups {
-            for keys in [&mut parts.named, &mut parts.tagged] {
-                keys.retain(|key| !matches!(key, PartKey::Group(_)));
-            }
+            parts.tagged.clone_from(&parts.named);
+        } else {
+            // A process that was killed may have left them.
+            let existing = [Scheme::External, Scheme::Internal].map(|scheme| directory.shared_parts(scheme));
+            let unused = existing.into_iter().flatten().filter(|part| !directory.used.contains(part));
+            parts.tagged.extend(unused.filter(|part| former.contains(part)));
         }
         parts
     }
@@ -709,6 +831,14 @@ impl PartModel for Model {
         }
     }
 
+    fn required_facts(&self, key: &PartKey, _: &PartKey) -> RequiredFacts {
+        match key {
+            // What they refer to must be ready.
+            PartKey::Balancer(_) | PartKey::SharedBackend(_) => RequiredFacts::Finished,
+            PartKey::NodeHttpCheck | PartKey::Group(_) | PartKey::NodeCheck => RequiredFacts::Accepted,
+        }
+    }
+
     /// The answer to a change is an operation, which does not have the address.
     fn lacks_result(&self, observed: &Objects) -> bool {
         let mut addresses = observed.of(ObjectKind::Address);
@@ -725,6 +855,7 @@ impl PartModel for Model {
     }
 
     fn fold(&self, _: &PartKey, change: &ObjectChange, reply: Option<&ChangeReply>, observed: &mut Objects) {
+        let change = &with_reserved_address(change, observed);
         if let Some(user) = reply.and_then(|reply| reply.kept.as_ref()) {
             let mut all = observed.all.iter_mut();
             if let Some(object) = all.find(|object| object.kind == change.kind && object.key == change.key) {
@@ -735,9 +866,14 @@ impl PartModel for Model {
         observed.fold(change, reply.map(|reply| &reply.objects));
     }
 
-    fn facts(&self, key: &PartKey, member: &PartMember, observed: &Objects) -> Option<PartOutput<()>> {
-        let mut output = PartOutput::default();
+    fn facts(&self, key: &PartKey, member: &PartMember, observed: &Objects) -> Option<PartOutput<PartFacts>> {
+        let mut output = PartOutput::<PartFacts>::default();
         let PartKey::Balancer(name) = key else {
+            // One that waits may need the part later than it thinks: with another spec, the order of parts is another one.
+            if matches!(member.membership, Membership::Frozen(_)) {
+                return None;
+            }
+            output.facts.exists = observed.all.iter().any(|object| object.kind != ObjectKind::CheckFirewall);
             return Some(output);
         };
         let mut annotate = |key: &str, value: Option<&str>| {
@@ -751,9 +887,10 @@ impl PartModel for Model {
             return Some(output);
         }
         let rule = observed.get(ObjectKind::Rule, name)?;
+        output.facts.references = BalancerReferences::of(&observed.all);
         let (pool, backend) = match rule.text(fields::BACKEND_SERVICE) {
-            "" => (Some(crate::client::last_component(rule.text(fields::TARGET))), None),
-            path => (None, Some(crate::client::last_component(path))),
+            "" => (Some(last_component(rule.text(fields::TARGET))), None),
+            path => (None, Some(last_component(path))),
         };
         annotate(a::TARGET_POOL, pool);
         annotate(a::BACKEND_SERVICE, backend);

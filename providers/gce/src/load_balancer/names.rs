@@ -30,6 +30,12 @@ pub(crate) fn is_balancer(name: &str) -> bool {
     name.len() == NAME_LENGTH && name.strip_prefix('a').is_some_and(|uid| uid.chars().all(is_hex))
 }
 
+/// Whether a name may be one of [`balancer`], for a Service with any UID.
+pub(crate) fn may_be_balancer(name: &str) -> bool {
+    let is_plain = name.chars().all(|c| c.is_ascii_digit() || c.is_ascii_lowercase());
+    name.len() <= NAME_LENGTH && name.starts_with('a') && is_plain
+}
+
 /// The firewall rule for the traffic of a load balancer.
 pub(crate) fn firewall(balancer: &str) -> String {
     format!("{FIREWALL}{balancer}")

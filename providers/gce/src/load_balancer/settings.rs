@@ -1,6 +1,20 @@
 //! The settings of load balancers: from the config, the flags and the site.
 
-use super::names;
+use ccm_core::{
+    FlagValues,
+    config::{KeyPath, Problems},
+};
+use ipnet::Ipv4Net;
+
+use super::{json::networks, names};
+use crate::{
+    ANNOTATE, CHECK_RANGES, DENY, DENY_CLEANUP, LEAVE_EXTERNAL,
+    config::{Global, ILB_SUBSETS, SKIP_GROUPS},
+    site::Site,
+};
+
+/// The value of `firewall-management` with which users manage firewall rules.
+const UNMANAGED: &str = "unmanaged";
 
 /// The settings.
 #[derive(Clone, Debug, Default)]
@@ -10,6 +24,8 @@ pub(crate) struct BalancerSettings {
     /// The ID of the network's project, in which firewall rules are. With Shared VPC, it is another one.
     pub(crate) network_project: String,
     pub(crate) region: String,
+    /// The zones of the region when the process started.
+    pub(crate) zones: Vec<String>,
     /// The resource path of the network.
     pub(crate) network: String,
     /// A network without subnetworks.
@@ -35,6 +51,42 @@ pub(crate) struct BalancerSettings {
 }
 
 impl BalancerSettings {
+    /// The settings of the config file and the flags. The site is not known yet.
+    pub(crate) fn read(global: &Global, flags: &FlagValues, problems: &mut Problems) -> Self {
+        let has_feature = |name: &str| global.alpha_features.iter().any(|feature| feature == name);
+        let management = global.firewall_management.trim();
+        let is_known = ["", "managed", UNMANAGED].contains(&management);
+        let what = format!("{management:?} is unknown; write managed or {UNMANAGED}");
+        problems.require(is_known, ("global", "firewall-management"), what);
+        let (denies, deletes_denies) = (flags.boolean(&DENY), flags.boolean(&DENY_CLEANUP));
+        let what = format!("needs --{}, so that its rules can be deleted again", DENY_CLEANUP.name);
+        problems.require(!denies || deletes_denies, KeyPath::key("--enable-l4-deny-firewall"), what);
+        Self {
+            node_tags: global.node_tags.clone(),
+            check_ranges: check_ranges(flags, problems),
+            manages_firewalls: management != UNMANAGED,
+            manages_groups: !has_feature(SKIP_GROUPS),
+            leaves_new_internal: has_feature(ILB_SUBSETS),
+            leaves_new_external: flags.boolean(&LEAVE_EXTERNAL),
+            annotates: flags.boolean(&ANNOTATE),
+            denies,
+            deletes_denies,
+            ..Self::default()
+        }
+    }
+
+    /// The settings for the cluster at this site.
+    pub(crate) fn at(&self, site: &Site) -> Self {
+        Self {
+            project: site.project.clone(),
+            network_project: site.network_project.clone(),
+            region: site.region.clone(),
+            zones: site.known_zones(),
+            network: site.network.clone(),
+            ..self.clone()
+        }
+    }
+
     /// Whether the network is in another project, in which the credentials may have fewer permissions.
     pub(crate) fn is_shared_network(&self) -> bool {
         self.project != self.network_project
@@ -64,4 +116,19 @@ impl BalancerSettings {
     pub(crate) fn group_path(&self, zone: &str, cluster_id: &str) -> String {
         format!("projects/{}/zones/{zone}/instanceGroups/{}", self.project, names::group(cluster_id))
     }
+}
+
+/// The networks from which Google checks the health of instances.
+fn check_ranges(flags: &FlagValues, problems: &mut Problems) -> Vec<String> {
+    let mut ranges = Vec::new();
+    for text in flags.text(&CHECK_RANGES).split(',').map(str::trim) {
+        let what = format!("{text:?} is not a network; write one such as 130.211.0.0/22");
+        problems.require(
+            text.parse::<Ipv4Net>().is_ok(),
+            KeyPath::key("--cloud-provider-gce-lb-src-cidrs"),
+            what,
+        );
+        ranges.push(text.to_owned());
+    }
+    networks(ranges)
 }

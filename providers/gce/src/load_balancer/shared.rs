@@ -26,6 +26,15 @@ pub(crate) enum Need {
     Full,
 }
 
+/// The objects of a shared part. Those that could not be deleted since others use them are used again.
+fn usable(observed: &Objects) -> Objects {
+    let mut usable = observed.clone();
+    for object in &mut usable.all {
+        object.foreign = None;
+    }
+    usable
+}
+
 /// A health check with its firewall rule.
 #[derive(Debug)]
 pub(crate) struct DesiredCheck {
@@ -52,6 +61,9 @@ impl DesiredCheck {
             Need::Full => self.objects(observed),
         };
         self.firewalls.apply(&mut objects, observed);
+        if self.need == Need::Full {
+            return diff(objects, &usable(observed));
+        }
         diff(objects, observed)
     }
 
@@ -95,13 +107,11 @@ impl DesiredGroup {
             let present = observed.get(ObjectKind::Group, &self.zone);
             let present = present.map(|group| group.set(INSTANCES)).unwrap_or_default();
             let desired = members.with_unplaced(members.in_zone(&self.zone).cloned(), present);
-            if desired.is_empty() && self.need == Need::Full {
-                // The service refuses an empty group as a backend.
-                return diff(Vec::new(), observed);
-            }
+            // A backend service may still have the group when the last node of its zone leaves, so that it cannot be deleted.
+            group.if_present |= desired.is_empty();
             group = group.entries(INSTANCES, desired);
         }
-        diff(vec![group], observed)
+        diff(vec![group], &usable(observed))
     }
 }
 
@@ -138,6 +148,6 @@ impl DesiredSharedBackend {
         if let Some(groups) = self.groups.as_ref().filter(|groups| !groups.is_empty()) {
             backend = backend.with(fields::GROUPS, json!(groups));
         }
-        diff(vec![backend], observed)
+        diff(vec![backend], &usable(observed))
     }
 }

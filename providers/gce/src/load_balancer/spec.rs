@@ -73,6 +73,19 @@ pub(crate) fn has_finalizer(service: &ServiceView, finalizer: &str) -> bool {
     service.finalizers.iter().any(|known| &**known == finalizer)
 }
 
+/// Whether a Service may have had a load balancer of this scheme. One without a finalizer of a scheme, but with that of all load
+/// balancers, got it before there were finalizers for each scheme.
+pub(crate) fn may_have_been(service: &ServiceView, scheme: Scheme) -> bool {
+    let finalizer = match scheme {
+        Scheme::External => EXTERNAL_FINALIZER,
+        Scheme::Internal => INTERNAL_FINALIZER,
+    };
+    let has_any = FINALIZERS.iter().any(|finalizer| has_finalizer(service, finalizer));
+    Scheme::of(service) == scheme
+        || has_finalizer(service, finalizer)
+        || (service.has_finalizer() && !has_any)
+}
+
 /// The controller that is responsible for a Service.
 pub(crate) fn claims(service: &ServiceView, settings: &BalancerSettings) -> Claim {
     match service.class.as_deref() {

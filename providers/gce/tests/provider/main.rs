@@ -3,6 +3,7 @@
 
 mod conformance;
 mod instances;
+mod load_balancers;
 mod routes;
 mod stage;
 mod start;
