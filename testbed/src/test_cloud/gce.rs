@@ -285,10 +285,6 @@ impl TestCloud for GceCloud {
         }
     }
 
-    fn serves_services(&self) -> bool {
-        false
-    }
-
     fn calls(&self) -> BTreeMap<String, u64> {
         let mut counts = BTreeMap::new();
         self.proxy.with_requests(|requests| {
