@@ -12,6 +12,7 @@ mod operations;
 mod pool;
 mod races;
 mod rulebook;
+mod rulebook_conformance;
 mod shared;
 mod stage;
 mod toy;

@@ -349,10 +349,7 @@ impl PartModel for Rulebook {
                 RulebookObserved::Document(document) => {
                     let uid = &*member.service.id.uid;
                     document.list("rules").find(|rule| uid_of_rule(name(rule)) == uid)?;
-                    effects.ingress = Some(vec![Ingress {
-                        ip: Some("192.0.2.1".into()),
-                        ..Ingress::default()
-                    }]);
+                    effects.ingress = Some(vec![Ingress::name(&format!("{uid}.example"))]);
                 }
             }
         }
@@ -388,6 +385,22 @@ pub struct RulebookTruth {
 }
 
 impl RulebookTruth {
+    /// A cloud without pools and rules.
+    pub fn empty() -> Self {
+        let mut truth = Self {
+            pools: BTreeMap::new(),
+            document: Document::default(),
+        };
+        truth.set_rules(&[]);
+        truth
+    }
+
+    pub fn add_rule(&mut self, rule: Value) {
+        let mut rules = self.rules();
+        rules.push(rule);
+        self.set_rules(&rules);
+    }
+
     fn rules(&self) -> Vec<Value> {
         self.document.list("rules").cloned().collect()
     }
@@ -396,9 +409,11 @@ impl RulebookTruth {
         self.document = Document::planned(&json!({ "id": "rules", "rules": rules }));
     }
 
-    fn edit_rule(&mut self, number: usize, edit: impl Fn(&mut Value)) {
+    /// Edits one of the rules with a pool.
+    pub fn edit_rule(&mut self, number: usize, edit: impl Fn(&mut Value)) {
         let mut rules = self.rules();
-        let ours = (0..rules.len()).filter(|at| owner_of(uid_of_rule(name(&rules[*at]))) != Owner::Foreign);
+        let ours = (0..rules.len())
+            .filter(|at| rules[*at].get("pool").is_some() && !name(&rules[*at]).starts_with('x'));
         if let Some(at) = pick(ours.collect::<Vec<_>>(), number) {
             edit(&mut rules[at]);
             rules.retain(|rule| !rule.is_null());
@@ -461,9 +476,7 @@ impl Lawful for Rulebook {
             }),
             Edit::new("rule of a Service", |truth: &mut RulebookTruth, number| {
                 let name = format!("u{}-99", number % SERVICES);
-                let mut rules = truth.rules();
-                rules.push(json!({ "name": name, "protocol": "TCP", "pool": "none", "note": "" }));
-                truth.set_rules(&rules);
+                truth.add_rule(json!({ "name": name, "protocol": "TCP", "pool": "none", "note": "" }));
             }),
         ]
     }
