@@ -3,6 +3,7 @@
 use std::{
     ops::{Deref, DerefMut},
     sync::Arc,
+    time::Duration,
 };
 
 use ccm_core::{
@@ -467,4 +468,44 @@ async fn an_internal_service_takes_a_reserved_address() {
     assert_eq!(project.address("web"), address);
     project.assert_settled().await;
     project.delete(&["mine of addresses"]).await;
+}
+
+#[tokio::test]
+async fn operations_that_take_time_are_awaited() {
+    let options = GceOptions {
+        operation: Duration::from_millis(20),
+        ..GceOptions::default()
+    };
+    let mut project = Project::with(&options, 3, "", &DENY).await;
+    project.services.push(service("web", &[80]));
+    project.services.push(service("api", &[80]));
+    annotate(project.service("api"), INTERNAL, Some("Internal"));
+    project.settle_well().await;
+    let address = project.address("web");
+    let deny = project.object("firewalls", "k8s-fw-auidweb-deny").await;
+    assert_eq!(deny["destinationRanges"], json!([address]));
+    let backend = project.object("backendServices", "auidapi").await;
+    assert_eq!(backend["backends"].as_array().unwrap().len(), 3);
+    project.assert_settled().await;
+    for name in ["web", "api"] {
+        project.service(name).ports = service(name, &[443]).ports;
+    }
+    project.settle_well().await;
+    assert_eq!(project.address("web"), address);
+    project.assert_settled().await;
+    project.nodes.pop();
+    project.settle_well().await;
+    project.assert_settled().await;
+    project.delete(&[]).await;
+}
+
+#[tokio::test]
+async fn firewall_rules_are_left_to_users_on_request() {
+    let unmanaged = "firewall-management = unmanaged\n";
+    let mut project = Project::with(&GceOptions::default(), 2, unmanaged, &[]).await;
+    project.services.push(service("web", &[80]));
+    project.settle_well().await;
+    assert_eq!(project.objects("firewalls").await, [Value::Null; 0]);
+    project.assert_settled().await;
+    project.delete(&[]).await;
 }
