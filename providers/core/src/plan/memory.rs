@@ -452,18 +452,10 @@ impl<M: PartModel> Memory<M> {
         known.leaves.clear();
         // What it removed when it wanted none does not count any more.
         known.last_effects = Effects::default();
-        let mut leaves = tagged;
-        // A part that is not listed any more keeps its place. With another order, two passes could wait for each other's part.
-        let mut place = leaves.len();
-        for key in known.unnamed.iter().rev() {
-            if let Some(at) = leaves.iter().position(|listed| listed == key) {
-                place = at;
-            } else if !named.contains(key) && !known.left.contains(key) {
-                leaves.insert(place, key.clone());
-            }
-        }
-        known.unnamed.clone_from(&leaves);
-        leaves
+        let is_listed = |key: &M::Key| named.contains(key) || tagged.contains(key);
+        known.unnamed.retain(|key| !is_listed(key) && !known.left.contains(key));
+        known.unnamed.splice(0..0, tagged);
+        known.unnamed.clone()
     }
 
     /// The parts that a Service that wants no load balancer leaves: those that it left or leaves already, or `all` if

@@ -367,7 +367,9 @@ async fn found_subnetwork(client: &Client, settings: &BalancerSettings) -> Resul
     let all = client.subnetworks(&settings.network_project, &settings.region).await?;
     let of_network: Vec<_> = all.iter().filter(|subnetwork| subnetwork.network == settings.network).collect();
     let name = last_component(&settings.network);
-    Ok(match of_network.as_slice() {
+    // In auto mode, the automatic subnetworks have the name of the network. Users may have added others.
+    let automatic = of_network.iter().find(|subnetwork| subnetwork.name == name);
+    Ok(match automatic.map_or(of_network.as_slice(), std::slice::from_ref) {
         [one] => Subnetwork {
             path: settings.subnetwork_path(&one.name),
             problem: String::new(),
@@ -438,9 +440,16 @@ impl ObjectCalls<ObjectKind> for ObjectSender<'_> {
             body.insert("instances".to_owned(), json!(self.paths(object.set(INSTANCES))));
         }
         let operation = self.client.insert_object(place, Value::Object(body)).await?;
+        let is_done = operation.is_done();
         self.accepted(object, operation);
         let mut created = Object::new(object.kind, &object.key);
         created.id = place.path(&name);
+        if is_done && object.kind == ObjectKind::Address {
+            // The operation does not have the address. If it has not ended, the address is read when it has.
+            let read = self.client.object(place, &name).await?;
+            let read = json::object_of(place, &read, &self.cluster_id);
+            created.attributes = read.map(|read| read.attributes).unwrap_or_default();
+        }
         Ok(objects::ChangeReply::object(created))
     }
 

@@ -52,10 +52,10 @@ impl DesiredCheck {
     pub(crate) fn plan(&self, observed: &Objects) -> Plan<ObjectChange> {
         let mut objects = match self.need {
             Need::Unchanged => return diff(unchanged(observed, None), observed),
-            // If others use the health check, it stays with its firewall rule.
+            // The firewall rule is deleted after the health check, which stays if others use it.
             Need::None => {
-                let is_kept = observed.of(self.kind).any(|check| check.foreign.is_some());
-                let stays = |object: &Object| is_kept && object.kind == ObjectKind::CheckFirewall;
+                let has_check = observed.of(self.kind).next().is_some();
+                let stays = |object: &Object| has_check && object.kind == ObjectKind::CheckFirewall;
                 observed.all.iter().filter(|object| stays(object)).cloned().collect()
             }
             Need::Full => self.objects(observed),

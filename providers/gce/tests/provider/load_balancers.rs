@@ -1,8 +1,10 @@
 //! Load balancers: the calls, and the objects that they leave.
 
 use std::{
+    collections::BTreeSet,
     ops::{Deref, DerefMut},
     sync::Arc,
+    time::Duration,
 };
 
 use ccm_core::{
@@ -16,6 +18,7 @@ use ccm_core::{
 use ccm_testbed::{
     gce::GceOptions,
     observe::assert_has,
+    proxy::{Action, Request, Rule, gce_refusal, is_gce_write},
     test_cloud::{GceCloud, TestCloud as _},
 };
 use reqwest::Method;
@@ -467,4 +470,104 @@ async fn an_internal_service_takes_a_reserved_address() {
     assert_eq!(project.address("web"), address);
     project.assert_settled().await;
     project.delete(&["mine of addresses"]).await;
+}
+
+#[tokio::test]
+async fn operations_that_take_time_are_awaited() {
+    let options = GceOptions {
+        operation: Duration::from_millis(20),
+        ..GceOptions::default()
+    };
+    let mut project = Project::with(&options, 3, "", &DENY).await;
+    project.services.push(service("web", &[80]));
+    project.services.push(service("api", &[80]));
+    annotate(project.service("api"), INTERNAL, Some("Internal"));
+    project.settle_well().await;
+    let address = project.address("web");
+    let deny = project.object("firewalls", "k8s-fw-auidweb-deny").await;
+    assert_eq!(deny["destinationRanges"], json!([address]));
+    let backend = project.object("backendServices", "auidapi").await;
+    assert_eq!(backend["backends"].as_array().unwrap().len(), 3);
+    project.assert_settled().await;
+    for name in ["web", "api"] {
+        project.service(name).ports = service(name, &[443]).ports;
+    }
+    project.settle_well().await;
+    assert_eq!(project.address("web"), address);
+    project.assert_settled().await;
+    project.nodes.pop();
+    project.settle_well().await;
+    project.assert_settled().await;
+    project.delete(&[]).await;
+}
+
+#[tokio::test]
+async fn firewall_rules_are_left_to_users_on_request() {
+    let unmanaged = "firewall-management = unmanaged\n";
+    let mut project = Project::with(&GceOptions::default(), 2, unmanaged, &[]).await;
+    project.services.push(service("web", &[80]));
+    project.settle_well().await;
+    assert_eq!(project.objects("firewalls").await, [Value::Null; 0]);
+    project.assert_settled().await;
+    project.delete(&[]).await;
+}
+
+#[tokio::test]
+async fn the_role_has_the_permissions_for_load_balancers() {
+    let role = include_str!("../../../../deploy/gce/role.yaml");
+    let granted: BTreeSet<_> = role.lines().filter_map(|line| line.strip_prefix("- ")).collect();
+    let mut project = Project::with(&GceOptions::default(), 3, "", &DENY).await;
+    let reserved = project.reserve("mine", &json!({"networkTier": "PREMIUM"})).await;
+    project.gce.take_permissions().await.unwrap();
+    project.services.push(service("web", &[80]));
+    project.services.push(service("api", &[80]));
+    annotate(project.service("api"), INTERNAL, Some("Internal"));
+    project.settle_well().await;
+    for name in ["web", "api"] {
+        let changed = project.service(name);
+        changed.ports = service(name, &[443]).ports;
+        changed.source_ranges = Some(vec!["10.0.0.0/8".into()]);
+    }
+    project.nodes.pop();
+    project.settle_well().await;
+    project.service("web").load_balancer_ip = reserved.as_str().into();
+    project.settle_well().await;
+    project.delete(&["mine of addresses"]).await;
+    let used = project.gce.take_permissions().await.unwrap();
+    assert!(used.contains("compute.firewalls.create"), "{used:?}");
+    let missing: Vec<_> = used.iter().filter(|used| !granted.contains(used.as_str())).collect();
+    assert_eq!(missing, [""; 0]);
+}
+
+#[tokio::test]
+async fn firewall_changes_that_shared_vpc_forbids_are_commands_in_events() {
+    let options = GceOptions {
+        projects: vec!["test-project".to_owned(), "host-project".to_owned()],
+        ..GceOptions::default()
+    };
+    let mut project = Project::with(&options, 2, "network-project-id = host-project\n", &[]).await;
+    let refused = |request: &Request| request.name.starts_with("firewalls.") && is_gce_write(&request.name);
+    project
+        .gce
+        .proxy
+        .add(Rule::when(refused, Action::answer(403, gce_refusal(403, "forbidden"))));
+    project.services.push(service("web", &[80]));
+    project.settle_well().await;
+    assert!(!project.address("web").is_empty());
+    let events: Vec<_> = project
+        .reports
+        .iter()
+        .flat_map(|report| &report.events)
+        .filter(|event| event.reason == "LoadBalancerManualChange")
+        .map(|event| event.message.clone())
+        .collect();
+    let commands = events.join("; ");
+    assert_has(
+        &commands,
+        &[
+            "gcloud compute firewall-rules create k8s-fw-auidweb --network default",
+            "gcloud compute firewall-rules create k8s-c1-node-http-hc --network default",
+            "--project host-project",
+        ],
+    );
 }

@@ -1,6 +1,7 @@
 //! The provider on Compute Engine in memory.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod balancer_conformance;
 mod conformance;
 mod instances;
 mod load_balancers;
