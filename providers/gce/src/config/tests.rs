@@ -203,3 +203,35 @@ fn other_credentials_and_quotas_are_used_without_a_restart() {
     assert!(changes.reconnect && !old.changes(&old).reconnect);
     assert_eq!(new.conf.quota.buckets()[0].1.burst, 9);
 }
+
+#[test]
+fn keys_and_flags_of_load_balancers_are_checked() {
+    problems("[Global]\nfirewall-management = mine\n", &["firewall-management", "\"mine\" is unknown"]);
+    let with = |flags: &[(&str, &str)]| {
+        let (_folder, context) = testkit::context("", Environment::default());
+        let flags = flags.iter().map(|(name, value)| ((*name).to_owned(), vec![(*value).to_owned()]));
+        let context = BuildContext {
+            flags: flags.collect(),
+            ..context
+        };
+        let loaded = load(&context, &mut ConfigFiles::default());
+        loaded.map_err(|error| ccm_core::Error::from(error).report())
+    };
+    let usual = with(&[]).unwrap().value.load_balancing;
+    assert_eq!(
+        usual.check_ranges,
+        [
+            "35.191.0.0/16",
+            "130.211.0.0/22",
+            "209.85.152.0/22",
+            "209.85.204.0/22"
+        ]
+    );
+    assert!(usual.manages_firewalls && usual.manages_groups && !usual.denies);
+    let error = with(&[("enable-l4-deny-firewall", "true")]).unwrap_err();
+    assert!(error.contains("needs --enable-l4-deny-firewall-rollback-cleanup"), "{error}");
+    let error = with(&[("cloud-provider-gce-lb-src-cidrs", "10.0.0.0/8,x")]).unwrap_err();
+    assert!(error.contains("\"x\" is not a network"), "{error}");
+    let features = settings("[Global]\nalpha-features = ILBSubsets\nalpha-features = SkipIGsManagement\n");
+    assert!(features.load_balancing.leaves_new_internal && !features.load_balancing.manages_groups);
+}
