@@ -11,7 +11,7 @@ use tokio::{sync::OwnedMutexGuard, time::Instant};
 use tracing::warn;
 
 use super::{
-    discovery::DiscoveredPart,
+    discovery::{DiscoveredPart, ServiceEntry},
     engine::{Engine, Reading},
     memory::{Memory, Moment},
     model::{Member, Membership, PartCloud, PartModel, Plan, RequiredFacts, ScopeCheck, Step},
@@ -673,8 +673,30 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
         members
     }
 
+    /// Services that have other parts since this pass began may wait there for a create in this part.
+    fn continue_moved(&mut self) {
+        let Some(discovery) = &self.discovery else { return };
+        let memory = self.memory.lock();
+        let Some(index) = &memory.index else { return };
+        for member in &self.members {
+            let id = &member.service.id;
+            let joins = |entry: &ServiceEntry<M::Key>| -> Vec<M::Key> {
+                let current = |key| current(&self.began_as, &self.key, &memory, key);
+                entry.joins.iter().map(current).collect()
+            };
+            let before = discovery.entry(id).map(joins).unwrap_or_default();
+            let now = index.entry(id).map(|entry| joins(entry)).unwrap_or_default();
+            if before.contains(&self.key) && !now.contains(&self.key) {
+                self.next.extend(now);
+            }
+        }
+    }
+
     /// Ends the pass: the part's key and the report.
     pub(super) fn report(mut self, part: PartKey, state: PartState) -> (M::Key, PartReport) {
+        if !matches!(state, PartState::Parked { .. }) {
+            self.continue_moved();
+        }
         let members = self.report_members(&state);
         let progress = &self.record.progress;
         let report = PartReport {

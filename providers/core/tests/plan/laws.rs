@@ -30,6 +30,15 @@ fn a_correct_model_keeps_the_laws_when_passes_run_at_the_same_time() {
     concurrent::histories(&Toy::default(), 200);
 }
 
+/// The seed of a history in which a Service moves to another load balancer during a create in the one before. It waited there until
+/// something else changed.
+const MOVED_DURING_A_CREATE: u64 = 1039;
+
+#[test]
+fn a_history_that_found_a_fault_keeps_the_laws() {
+    concurrent::play(&Toy::default(), MOVED_DURING_A_CREATE, None).unwrap();
+}
+
 #[test]
 fn a_history_is_the_same_in_every_run() {
     let broken = || concurrent::play(&Toy::default(), LOST_WAKE_UP, Some(Breakage::WakeUp)).unwrap_err();

@@ -610,14 +610,18 @@ async fn check_end<L: Lawful>(
     Ok(())
 }
 
-/// Plays the histories of the first `count` seeds, or as many as the variable `CCM_TEST_HISTORIES` requests.
+/// Plays the histories of the first `count` seeds, or as many as the variable `CCM_TEST_HISTORIES` requests. `CCM_TEST_HISTORY`
+/// is the seed of one history that is played alone.
 ///
 /// # Panics
 /// If a law is broken; the message contains the seed and what the workers did.
 pub fn histories<L: Lawful>(model: &L, count: u64) {
-    let requested = std::env::var("CCM_TEST_HISTORIES").ok();
-    let count = requested.and_then(|count| count.parse().ok()).unwrap_or(count);
-    for seed in 0..count {
+    let requested = |variable| std::env::var(variable).ok().and_then(|value| value.parse::<u64>().ok());
+    let seeds = match requested("CCM_TEST_HISTORY") {
+        Some(seed) => seed..seed + 1,
+        None => 0..requested("CCM_TEST_HISTORIES").unwrap_or(count),
+    };
+    for seed in seeds {
         if let Err(broken) = play(model, seed, None) {
             panic!("{broken}");
         }
