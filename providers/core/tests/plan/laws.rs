@@ -48,7 +48,7 @@ fn a_history_is_the_same_in_every_run() {
 /// The seed of a history in which two passes over one part meet.
 const TWO_PASSES: u64 = 2;
 /// The seed of a history in which a part waits for another one.
-const LOST_WAKE_UP: u64 = 6;
+const LOST_WAKE_UP: u64 = 11;
 /// The seed of a history in which a Service changes during a pass that serves it.
 const CHANGE_DURING_A_PASS: u64 = 15;
 

@@ -127,10 +127,19 @@ impl<L: Lawful> History<L> {
         let (snapshots, behavior) =
             generated.map_err(|reason| broken("generated", reason.to_string()))?.current();
         let name = snapshots.first().map(|snapshot| Arc::clone(&snapshot.cluster.name));
+        let mut started = BTreeSet::new();
         let named = snapshots.into_iter().map(|mut snapshot| {
             // A running process has one name.
             snapshot.cluster.name = name.clone().unwrap_or_default();
             snapshot.services.sort_by(|one, other| one.id.cmp(&other.id));
+            for service in &mut snapshot.services {
+                if service.wants_load_balancer() {
+                    started.insert(service.id.clone());
+                } else if started.contains(&service.id) && !service.has_finalizer() {
+                    // The service controller removes its finalizer when nothing is left.
+                    Arc::make_mut(service).finalizers.push(ServiceView::FINALIZER.into());
+                }
+            }
             Arc::new(snapshot)
         });
         let snapshots = named.collect();
