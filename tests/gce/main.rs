@@ -45,6 +45,22 @@ const OF_OTHER_CLUSTERS: [(&str, &str); 3] = [
     ("compute.routes.get", "a route exists already when it is created"),
 ];
 
+/// Permissions for load balancers. The tests of the provider hold the role to them.
+const OF_LOAD_BALANCERS: [&str; 12] = [
+    "compute.addresses.",
+    "compute.firewalls.",
+    "compute.forwardingRules.",
+    "compute.healthChecks.",
+    "compute.httpHealthChecks.",
+    "compute.instanceGroups.",
+    "compute.networks.use",
+    "compute.regionBackendServices.",
+    "compute.regionOperations.",
+    "compute.subnetworks.use",
+    "compute.targetPools.",
+    "compute.zoneOperations.",
+];
+
 fn program() -> PathBuf {
     PathBuf::from(env!("CARGO_BIN_EXE_cloud-controller-manager"))
 }
@@ -297,7 +313,8 @@ async fn all_permissions_of_the_custom_role_are_needed_and_no_others() {
         .collect();
     assert!(refused.is_empty(), "{refused:#?}");
     let used = cluster.cloud.take_permissions().await.unwrap();
-    let unused: BTreeSet<_> = role.difference(&used).map(String::as_str).collect();
+    let mut unused: BTreeSet<_> = role.difference(&used).map(String::as_str).collect();
+    unused.retain(|unused| !OF_LOAD_BALANCERS.iter().any(|prefix| unused.starts_with(prefix)));
     let known: BTreeSet<_> = OF_OTHER_CLUSTERS.iter().map(|(permission, _)| *permission).collect();
     assert!(unused.is_subset(&known), "{unused:?} of the role were not used");
 }

@@ -203,7 +203,7 @@ impl TestCloud for GceCloud {
     fn config(&self) -> String {
         format!(
             "[global]\nproject-id = {}\nlocal-zone = {}\nmultizone = true\nnetwork-name = default\n\
-             subnetwork-name = default\napi-endpoint = {}\nresource-manager-endpoint = http://{}\n",
+             subnetwork-name = default\nnode-tags = node\napi-endpoint = {}\nresource-manager-endpoint = http://{}\n",
             self.server.project(),
             ZONES[0],
             self.proxy.api_endpoint(),

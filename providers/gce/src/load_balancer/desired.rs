@@ -434,11 +434,11 @@ impl DesiredBalancer {
         if let Some(present) = observed.get(ObjectKind::Pool, &self.name)
             && pool.replaces(present)
         {
-            let entries = match pool.sets.get(INSTANCES) {
-                Some(desired) => desired.to_vec(),
-                None => present.set(INSTANCES).to_vec(),
+            let Some(desired) = pool.sets.get(INSTANCES).cloned() else {
+                // Without eligible nodes the members stay. A pool that is created again would have none if the process ended between.
+                return present.clone();
             };
-            return pool.entries(INSTANCES, entries.into_iter().take(POOL_AT_CREATION));
+            return pool.entries(INSTANCES, desired.iter().take(POOL_AT_CREATION).cloned());
         }
         pool
     }
