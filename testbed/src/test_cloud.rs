@@ -67,7 +67,7 @@ pub trait TestCloud: Debug + Send + Sync {
         ServiceShape::default()
     }
 
-    /// Whether the provider implements load balancers. Tests and scenarios with Services do not run on a cloud without.
+    /// Whether tests and scenarios with Services run on this cloud.
     fn serves_services(&self) -> bool {
         true
     }

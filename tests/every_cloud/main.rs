@@ -36,13 +36,16 @@ async fn on_each(test: impl AsyncFn(Arc<dyn TestCloud>)) {
     join_all(clouds.into_iter().map(|cloud| test(cloud))).await;
 }
 
-/// Runs a test with Services of type LoadBalancer on each cloud whose provider implements them.
+/// Runs a test with Services of type LoadBalancer on each cloud on which such tests run.
 async fn on_each_with_load_balancers(test: impl AsyncFn(Arc<dyn TestCloud>)) {
     on_each(async |cloud| {
         if cloud.serves_services() {
             test(cloud).await;
         } else {
-            say(format!("left out, since the provider has no load balancers yet: {}", cloud.provider()));
+            say(format!(
+                "left out, since tests with Services do not run on this cloud yet: {}",
+                cloud.provider()
+            ));
         }
     })
     .await;

@@ -19,7 +19,7 @@ pub struct Discovery {
     /// discovery.
     pub services: Vec<Arc<ServiceParts>>,
     /// Objects in the cloud that carry this cluster's tag or name, and whose Service does not exist. `None`: only
-    /// [some Services](Request::services) were looked up.
+    /// [some Services](super::Request::services) were looked up.
     pub orphans: Option<Vec<OrphanPart>>,
 }
 

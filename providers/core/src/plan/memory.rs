@@ -136,6 +136,8 @@ struct LastCreate {
     ended: Option<EndedCreate>,
     /// From when on the cloud shows the objects of those that have ended.
     shown: Instant,
+    /// A pass has continued the Service since they ended.
+    is_continued: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -378,6 +380,7 @@ impl<M: PartModel> Memory<M> {
             in_flight: 0,
             ended: None,
             shown: now,
+            is_continued: false,
         });
         if create.in_flight == 0 {
             create.shown = now;
@@ -385,6 +388,16 @@ impl<M: PartModel> Memory<M> {
         create.sent = now;
         create.in_flight += 1;
         create.ended = None;
+        create.is_continued = false;
+    }
+
+    /// Whether creates for the Service in this part have ended since this was last asked.
+    pub(super) fn take_ended_create(&mut self, id: &ServiceId, key: &M::Key) -> bool {
+        let known = self.services.get_mut(id);
+        let create = known.and_then(|known| known.creates.get_mut(key));
+        create.is_some_and(|create| {
+            create.ended.is_some() && !std::mem::replace(&mut create.is_continued, true)
+        })
     }
 
     /// The create in this part has ended. The cloud shows its object after this time.

@@ -11,7 +11,7 @@ use tokio::{sync::OwnedMutexGuard, time::Instant};
 use tracing::warn;
 
 use super::{
-    discovery::{DiscoveredPart, ServiceEntry},
+    discovery::DiscoveredPart,
     engine::{Engine, Reading},
     memory::{Memory, Moment},
     model::{Member, Membership, PartCloud, PartModel, Plan, RequiredFacts, ScopeCheck, Step},
@@ -673,21 +673,19 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
         members
     }
 
-    /// Services that have other parts since this pass began may wait there for a create in this part.
+    /// A Service that moved to other parts during a create in this one waits there until the create has ended.
     fn continue_moved(&mut self) {
-        let Some(discovery) = &self.discovery else { return };
-        let memory = self.memory.lock();
-        let Some(index) = &memory.index else { return };
+        let mut memory = self.memory.lock();
         for member in &self.members {
             let id = &member.service.id;
-            let joins = |entry: &ServiceEntry<M::Key>| -> Vec<M::Key> {
-                let current = |key| current(&self.began_as, &self.key, &memory, key);
-                entry.joins.iter().map(current).collect()
-            };
-            let before = discovery.entry(id).map(joins).unwrap_or_default();
-            let now = index.entry(id).map(|entry| joins(entry)).unwrap_or_default();
-            if before.contains(&self.key) && !now.contains(&self.key) {
-                self.next.extend(now);
+            if !memory.take_ended_create(id, &self.key) {
+                continue;
+            }
+            let entry = memory.index.as_ref().and_then(|index| index.entry(id));
+            let joins = entry.iter().flat_map(|entry| &entry.joins);
+            let joins: Vec<_> = joins.map(|key| current(&self.began_as, &self.key, &memory, key)).collect();
+            if !joins.contains(&self.key) {
+                self.next.extend(joins);
             }
         }
     }
