@@ -112,7 +112,7 @@ impl Refusal {
     }
 }
 
-/// The time until the limits of calls begin anew: at the next full minute of Google's clock, whose time is in the answer.
+/// The time until the limits of calls are reset: at the next full minute of Google's clock, whose time is in the answer.
 fn until_next_minute(date: Option<&str>) -> Duration {
     let answered = date.and_then(|date| jiff::fmt::rfc2822::parse(date).ok());
     let seconds = match answered {

@@ -1,25 +1,24 @@
 //! The conformance suite accepts the toy, and refuses a toy with one flaw.
 
-use std::{fmt, future::ready, sync::Arc};
+use std::{future::ready, sync::Arc};
 
 use ccm_core::{
     Cloud, async_trait,
-    load_balancer::{LoadBalancers, ServiceNode, ServiceView},
+    load_balancer::{ServiceNode, ServiceView},
     plan::{Engine, Fact, PlanMetrics},
     testkit::{
         cluster::annotate,
-        conformance::{
-            self, BalancerSubject, BoxError, Budgets, CallKind, CloudCall, Cost, Edit, EditResult, Failure,
-        },
-        laws::{CloudBehavior, Fault, LawEngine, MemoryCloud, shape},
+        conformance::{self, BalancerSubject, BoxError, Budgets, CloudCall, Cost, Edit, EditResult, Failure},
+        laws::{MemoryCloud, shape},
     },
 };
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 
 use crate::{
+    suite::{ToyCloud, fail, node, slow, take_writes},
     toy::{ALGORITHM, Balancer, Flaw, Toy},
-    toy_cases::{Truth, nodes},
+    toy_cases::Truth,
 };
 
 struct Toys {
@@ -42,29 +41,7 @@ impl Toys {
 }
 
 fn empty(toy: &Toy) -> Arc<MemoryCloud<Toy>> {
-    let slow = CloudBehavior {
-        polls: 1,
-        ..CloudBehavior::default()
-    };
-    Arc::new(MemoryCloud::new(toy.clone(), Truth::default(), slow))
-}
-
-struct ToyCloud(LawEngine<Toy>);
-
-impl fmt::Debug for ToyCloud {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ToyCloud")
-    }
-}
-
-impl Cloud for ToyCloud {
-    fn name(&self) -> &'static str {
-        "toy"
-    }
-
-    fn load_balancers(&self) -> Option<&dyn LoadBalancers> {
-        Some(&self.0)
-    }
+    Arc::new(MemoryCloud::new(toy.clone(), Truth::default(), slow()))
 }
 
 const EDITS: [Edit; 7] = [
@@ -90,7 +67,7 @@ impl BalancerSubject for Toys {
     }
 
     async fn create_node(&self, name: &str) -> Result<ServiceNode, BoxError> {
-        Ok(nodes([(name, true)]).all()[0].clone())
+        Ok(node(name))
     }
 
     async fn picture(&self) -> Result<Vec<String>, BoxError> {
@@ -98,11 +75,7 @@ impl BalancerSubject for Toys {
     }
 
     fn take_calls(&self) -> Vec<CloudCall> {
-        let call = |sentence: String| CloudCall {
-            operation: sentence.split_once(' ').unwrap().0.to_owned(),
-            kind: CallKind::Write,
-        };
-        self.memory().take_done().into_iter().map(call).collect()
+        take_writes(&self.memory())
     }
 
     fn budgets(&self) -> Budgets {
@@ -120,12 +93,7 @@ impl BalancerSubject for Toys {
     }
 
     fn fail(&self, nth: usize, failure: Failure) -> BoxFuture<'static, ()> {
-        let fault = match failure {
-            Failure::Busy => Fault::Busy,
-            Failure::LostReply | Failure::NoReply => Fault::NoAnswerDone,
-            Failure::Throttled | Failure::Unavailable => Fault::Unavailable,
-        };
-        self.memory().fail(nth - 1, fault);
+        fail(&self.memory(), nth, failure);
         // The provider does not wait for a reply that never comes.
         Box::pin(ready(()))
     }

@@ -1,17 +1,15 @@
 //! The conformance suite accepts a toy whose steps are sent at the same time, to a cloud in which operations take time.
 
-use std::{fmt, future::ready, sync::Arc};
+use std::{future::ready, sync::Arc};
 
 use ccm_core::{
     Cloud, async_trait,
-    load_balancer::{LoadBalancers, ServiceNode, ServiceView},
+    load_balancer::{ServiceNode, ServiceView},
     plan::{Engine, PlanMetrics},
     testkit::{
         cluster::annotate,
-        conformance::{
-            self, BalancerSubject, BoxError, Budgets, CallKind, CloudCall, Cost, Edit, EditResult, Failure,
-        },
-        laws::{CloudBehavior, Fault, LawEngine, MemoryCloud, objects::ObjectTrees, shape},
+        conformance::{self, BalancerSubject, BoxError, Budgets, CloudCall, Cost, Edit, EditResult, Failure},
+        laws::{MemoryCloud, objects::ObjectTrees, shape},
     },
 };
 use futures_util::future::BoxFuture;
@@ -19,7 +17,7 @@ use parking_lot::Mutex;
 
 use crate::{
     forwarding::{AFFINITY, BALANCER, Forwarding, ForwardingKind, ForwardingObject, SERVICE},
-    toy_cases::nodes,
+    suite::{ToyCloud, fail, node, slow, take_writes},
 };
 
 type ForwardingMemory = MemoryCloud<Forwarding>;
@@ -33,29 +31,7 @@ impl ForwardingSubject {
 }
 
 fn empty() -> Arc<ForwardingMemory> {
-    let slow = CloudBehavior {
-        polls: 1,
-        ..CloudBehavior::default()
-    };
-    Arc::new(MemoryCloud::new(Forwarding::default(), ObjectTrees::new([]), slow))
-}
-
-struct ForwardingCloud(LawEngine<Forwarding>);
-
-impl fmt::Debug for ForwardingCloud {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ForwardingCloud")
-    }
-}
-
-impl Cloud for ForwardingCloud {
-    fn name(&self) -> &'static str {
-        "forwarding"
-    }
-
-    fn load_balancers(&self) -> Option<&dyn LoadBalancers> {
-        Some(&self.0)
-    }
+    Arc::new(MemoryCloud::new(Forwarding::default(), ObjectTrees::new([]), slow()))
 }
 
 const DELETE_RULE: &str = "delete the forwarding rule";
@@ -81,11 +57,11 @@ impl BalancerSubject for ForwardingSubject {
 
     async fn start(&self) -> Result<Arc<dyn Cloud>, BoxError> {
         let engine = Engine::new(Forwarding::default(), self.memory(), PlanMetrics::default());
-        Ok(Arc::new(ForwardingCloud(engine)))
+        Ok(Arc::new(ToyCloud(engine)))
     }
 
     async fn create_node(&self, name: &str) -> Result<ServiceNode, BoxError> {
-        Ok(nodes([(name, true)]).all()[0].clone())
+        Ok(node(name))
     }
 
     async fn picture(&self) -> Result<Vec<String>, BoxError> {
@@ -98,11 +74,7 @@ impl BalancerSubject for ForwardingSubject {
     }
 
     fn take_calls(&self) -> Vec<CloudCall> {
-        let call = |sentence: String| CloudCall {
-            operation: sentence.split_once(' ').unwrap().0.to_owned(),
-            kind: CallKind::Write,
-        };
-        self.memory().take_done().into_iter().map(call).collect()
+        take_writes(&self.memory())
     }
 
     fn budgets(&self) -> Budgets {
@@ -121,12 +93,7 @@ impl BalancerSubject for ForwardingSubject {
     }
 
     fn fail(&self, nth: usize, failure: Failure) -> BoxFuture<'static, ()> {
-        let fault = match failure {
-            Failure::Busy => Fault::Busy,
-            Failure::LostReply | Failure::NoReply => Fault::NoAnswerDone,
-            Failure::Throttled | Failure::Unavailable => Fault::Unavailable,
-        };
-        self.memory().fail(nth - 1, fault);
+        fail(&self.memory(), nth, failure);
         // The provider does not wait for a reply that never comes.
         Box::pin(ready(()))
     }

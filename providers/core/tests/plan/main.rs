@@ -15,6 +15,7 @@ mod rulebook;
 mod rulebook_conformance;
 mod shared;
 mod stage;
+mod suite;
 mod toy;
 mod toy_cases;
 mod toy_plan;

@@ -1,17 +1,15 @@
 //! The conformance suite accepts a toy whose Services share a document, without ownership tags.
 
-use std::{fmt, future::ready, sync::Arc};
+use std::{future::ready, sync::Arc};
 
 use ccm_core::{
     Cloud, async_trait,
-    load_balancer::{LoadBalancers, ServiceNode, ServiceView},
+    load_balancer::{ServiceNode, ServiceView},
     plan::{Engine, PlanMetrics},
     testkit::{
         cluster::annotate,
-        conformance::{
-            self, BalancerSubject, BoxError, Budgets, CallKind, CloudCall, Cost, Edit, EditResult, Failure,
-        },
-        laws::{CloudBehavior, Fault, LawEngine, MemoryCloud, shape},
+        conformance::{self, BalancerSubject, BoxError, Budgets, CloudCall, Cost, Edit, EditResult, Failure},
+        laws::{MemoryCloud, shape},
     },
 };
 use futures_util::future::BoxFuture;
@@ -20,7 +18,7 @@ use serde_json::{Value, json};
 
 use crate::{
     rulebook::{NOTE, Rulebook, RulebookTruth},
-    toy_cases::nodes,
+    suite::{ToyCloud, fail, node, slow, take_writes},
 };
 
 type RulebookMemory = MemoryCloud<Rulebook>;
@@ -34,29 +32,7 @@ impl RulebookSubject {
 }
 
 fn empty() -> Arc<RulebookMemory> {
-    let slow = CloudBehavior {
-        polls: 1,
-        ..CloudBehavior::default()
-    };
-    Arc::new(MemoryCloud::new(Rulebook::default(), RulebookTruth::empty(), slow))
-}
-
-struct RulebookCloud(LawEngine<Rulebook>);
-
-impl fmt::Debug for RulebookCloud {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("RulebookCloud")
-    }
-}
-
-impl Cloud for RulebookCloud {
-    fn name(&self) -> &'static str {
-        "rulebook"
-    }
-
-    fn load_balancers(&self) -> Option<&dyn LoadBalancers> {
-        Some(&self.0)
-    }
+    Arc::new(MemoryCloud::new(Rulebook::default(), RulebookTruth::empty(), slow()))
 }
 
 const DELETE_RULE: &str = "delete a rule";
@@ -82,11 +58,11 @@ impl BalancerSubject for RulebookSubject {
 
     async fn start(&self) -> Result<Arc<dyn Cloud>, BoxError> {
         let engine = Engine::new(Rulebook::default(), self.memory(), PlanMetrics::default());
-        Ok(Arc::new(RulebookCloud(engine)))
+        Ok(Arc::new(ToyCloud(engine)))
     }
 
     async fn create_node(&self, name: &str) -> Result<ServiceNode, BoxError> {
-        Ok(nodes([(name, true)]).all()[0].clone())
+        Ok(node(name))
     }
 
     async fn picture(&self) -> Result<Vec<String>, BoxError> {
@@ -99,11 +75,7 @@ impl BalancerSubject for RulebookSubject {
     }
 
     fn take_calls(&self) -> Vec<CloudCall> {
-        let call = |sentence: String| CloudCall {
-            operation: sentence.split_once(' ').unwrap().0.to_owned(),
-            kind: CallKind::Write,
-        };
-        self.memory().take_done().into_iter().map(call).collect()
+        take_writes(&self.memory())
     }
 
     fn budgets(&self) -> Budgets {
@@ -122,12 +94,7 @@ impl BalancerSubject for RulebookSubject {
     }
 
     fn fail(&self, nth: usize, failure: Failure) -> BoxFuture<'static, ()> {
-        let fault = match failure {
-            Failure::Busy => Fault::Busy,
-            Failure::LostReply | Failure::NoReply => Fault::NoAnswerDone,
-            Failure::Throttled | Failure::Unavailable => Fault::Unavailable,
-        };
-        self.memory().fail(nth - 1, fault);
+        fail(&self.memory(), nth, failure);
         // The provider does not wait for a reply that never comes.
         Box::pin(ready(()))
     }
