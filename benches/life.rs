@@ -37,14 +37,28 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Time limit of each wait.
 const LIMIT: Duration = Duration::from_secs(1800);
 
-/// Cloud, phase and figures of upstream, measured in the same setup with 100 nodes and one Service with three ports.
-const GO: [(&str, &str, &str); 6] = [
+/// Cloud, phase and figures of upstream, measured in the same setup with 100 nodes and one external Service with three ports.
+const GO: [(&str, &str, &str); 11] = [
     ("aws", "join", "16.7 s, one DescribeInstances each"),
     ("aws", "not ready", "97 calls in 20 s"),
     ("aws", "Service created", "23 calls (13 writes), 2.6 s"),
     ("aws", "node out", "20 calls"),
     ("aws", "restart", "2 calls and one for each node"),
     ("aws", "Service deleted", "12 calls"),
+    ("gce", "join", "299 calls, 29.3 s"),
+    ("gce", "not ready", "400 calls in 60 s"),
+    ("gce", "Service created", "32 calls (7 writes), 9.8 s"),
+    ("gce", "node out", "7 calls (1 write), 1.6 s"),
+    ("gce", "Service deleted", "14 calls (8 writes), 4.9 s"),
+];
+
+/// The same with one internal Service.
+const GO_INTERNAL: [(&str, &str, &str); 5] = [
+    ("gce", "join", "299 calls, 29.3 s"),
+    ("gce", "not ready", "400 calls in 60 s"),
+    ("gce", "Service created", "50 calls (13 writes), 17.4 s"),
+    ("gce", "node out", "9 calls (1 write), 1.8 s"),
+    ("gce", "Service deleted", "21 calls (11 writes), 9.7 s"),
 ];
 
 #[derive(Args, Debug)]
@@ -61,6 +75,9 @@ pub(crate) struct LifeOptions {
     /// How many Services there are.
     #[arg(long, default_value_t = 1)]
     services: usize,
+    /// How many of them are internal.
+    #[arg(long, default_value_t = 0)]
+    internal: usize,
     /// How many ports each Service has.
     #[arg(long, default_value_t = 3)]
     ports: u16,
@@ -92,6 +109,9 @@ impl LifeOptions {
         if self.services != 1 {
             let _ = write!(title, " {} services", self.services);
         }
+        if self.internal != 0 {
+            let _ = write!(title, " {} internal", self.internal);
+        }
         title
     }
 }
@@ -117,12 +137,6 @@ pub(crate) async fn run(options: &LifeOptions, program: &Path) -> Result<()> {
         options.cloud, options.nodes, options.services
     ));
     let cloud = Cloud::test(&options.cloud, LATENCY).await?;
-    if !cloud.serves_services() {
-        bail!(
-            "the provider {} has no load balancers yet; run `cargo xtask bench nodes --cloud {0}`",
-            options.cloud
-        );
-    }
     let names = cloud.servers(options.nodes).await?;
     let stage = Stage::set(program).await?;
     let global: String = options.global.iter().map(|line| format!("{line}\n")).collect();
@@ -236,7 +250,11 @@ impl Cluster<'_> {
 
     /// Whether every port leads to `nodes` nodes.
     fn leads_to(&self, found: &LoadBalancers, nodes: usize) -> bool {
-        let pools = self.options.services * usize::from(self.options.ports);
+        let pools_of_service = match self.cloud.service().shares_pool {
+            true => 1,
+            false => usize::from(self.options.ports),
+        };
+        let pools = self.options.services * pools_of_service;
         found.pools.len() == pools && found.pools.values().all(|pool| pool.len() == nodes)
     }
 
@@ -248,9 +266,13 @@ impl Cluster<'_> {
     async fn create(&self) -> Result<()> {
         let ports = (0..self.options.ports).map(|at| json!({"name": format!("p{at}"), "port": 8000 + at}));
         let ports: Vec<_> = ports.collect();
-        let annotations = self.cloud.service().annotations;
+        let shape = self.cloud.service();
         let names = self.options.names();
-        let create = stream::iter(&names).map(async |name| {
+        let create = stream::iter(names.iter().enumerate()).map(async |(at, name)| {
+            let annotations = match at < self.options.internal {
+                true => &shape.internal,
+                false => &shape.annotations,
+            };
             let service = serde_json::from_value(json!({
                 "apiVersion": "v1", "kind": "Service",
                 "metadata": {"name": name, "annotations": annotations},
@@ -316,9 +338,11 @@ impl Cluster<'_> {
              | phase | seconds | calls | writes | Go |\n|---|---:|---:|---:|---|\n",
             options.title(),
             options.nodes,
-            match options.services {
-                1 => "one Service".to_owned(),
-                services => format!("{services} Services"),
+            match (options.services, options.internal) {
+                (1, 0) => "one Service".to_owned(),
+                (1, _) => "one internal Service".to_owned(),
+                (services, 0) => format!("{services} Services"),
+                (services, internal) => format!("{services} Services, {internal} of them internal,"),
             },
             options.ports,
             LATENCY.as_millis(),
@@ -335,8 +359,12 @@ impl Cluster<'_> {
         {
             let writes = calls.iter().filter(|(op, _)| self.cloud.is_write(op));
             let is_comparable = options.nodes == 100 && options.services == 1 && options.ports == 3;
-            let mut go = GO.iter().filter(|_| is_comparable);
-            let go = go.find(|(cloud, phase, _)| *cloud == options.cloud && phase == title);
+            let go: &[_] = match options.internal {
+                _ if !is_comparable => &[],
+                0 => &GO,
+                _ => &GO_INTERNAL,
+            };
+            let go = go.iter().find(|(cloud, phase, _)| *cloud == options.cloud && phase == title);
             let _ = writeln!(
                 text,
                 "| {title} | {seconds:.1} | {} | {} | {} |",

@@ -52,6 +52,8 @@ pub(crate) struct AppContext {
     pub(crate) client: kube::Client,
     /// The API server, for writes of a replica that does not lead: events about itself.
     pub(crate) replica_client: kube::Client,
+    /// The API server, for the ID of the cluster.
+    pub(crate) cluster_id_client: kube::Client,
     /// The lease of the process, and that of a migration if there is one.
     pub(crate) terms: Vec<Term>,
     /// The cloud.
@@ -247,6 +249,7 @@ fn prepare(context: &AppContext) -> (Vec<Controller>, Stores) {
     let framework = Framework {
         config: Arc::clone(config),
         client: context.client.clone(),
+        cluster_id_client: context.cluster_id_client.clone(),
         status: context.shown.status.clone(),
         checks: context.shown.checks.clone(),
         process: process_object(config),
@@ -292,13 +295,13 @@ fn start_controllers(
     stores: &Stores,
     running: &mut JoinSet<()>,
 ) -> anyhow::Result<JoinHandle<()>> {
-    let is_migrated = |name| context.terms.len() > 1 && context.config.controllers.migrated.contains(name);
     let mut writers: BTreeMap<&str, events::Writer> = BTreeMap::new();
     for controller in controllers {
         let &ControllerNames {
             name, client_name, ..
         } = controller.names();
-        if is_migrated(name) != (term.purpose == Purpose::Migration) {
+        let is_migrated = context.terms.len() > 1 && context.config.controllers.migrated.contains(name);
+        if is_migrated != (term.purpose == Purpose::Migration) {
             continue;
         }
         let client = term

@@ -110,6 +110,8 @@ pub(crate) struct Framework {
     pub(crate) config: Arc<Config>,
     /// The API server with the process's own account, independent of the rights of the controllers' accounts.
     pub(crate) client: kube::Client,
+    /// The API server with the account that reads and creates the ID of the cluster, for clouds that keep one in the cluster.
+    pub(crate) cluster_id_client: kube::Client,
     /// The status page.
     pub(crate) status: Status,
     /// The health checks.

@@ -49,7 +49,7 @@ use crate::{
     config::ElectionConfig,
     server::{CheckKind, Checks, Shown},
 };
-use api::ApiServer;
+use api::LeaseApi;
 use elector::Elector;
 pub(crate) use elector::Leader;
 use metrics::LeaseMetrics;
@@ -199,7 +199,7 @@ impl Election {
             });
         let writer = events::Writer::new(contest.client.clone(), contest.event_metrics);
         let elector = Elector::new(
-            ApiServer::new(contest.client.clone(), &config.namespace, name, writer.recorder(COMPONENT)),
+            LeaseApi::new(contest.client.clone(), &config.namespace, name, writer.recorder(COMPONENT)),
             ElectionState::new(config, &contest.identity, name),
             fence.clone(),
             contest.metrics.of(name),

@@ -89,13 +89,15 @@ pub fn command(providers: &[&'static Provider]) -> clap::Command {
 /// # Errors
 /// The flag that is taken.
 pub fn without_taken_flags(providers: Vec<&'static Provider>) -> Result<Vec<&'static Provider>, String> {
-    let taken = |name: &str| flags::ALL.iter().any(|flag| flag.def.name == name) && !flags::accepts(name);
     for provider in &providers {
-        if let Some(flag) = provider.flags.iter().find(|flag| taken(flag.name)) {
-            return Err(format!(
-                "the cloud provider {} defines {:?}, which belongs to the framework; choose another name",
-                provider.name, flag.name
-            ));
+        for flag in provider.flags {
+            let is_known = flags::ALL.iter().any(|known| known.def.name == flag.name);
+            if is_known && !flags::accepts(flag.name) {
+                return Err(format!(
+                    "the cloud provider {} defines {:?}, which belongs to the framework; choose another name",
+                    provider.name, flag.name
+                ));
+            }
         }
     }
     Ok(providers)
@@ -171,9 +173,9 @@ pub(crate) fn parse_with(
         Some(config) if errors.is_empty() => config,
         config => {
             // After a wrong subcommand, problems of the files that a run needs would mislead.
-            let config = config.as_ref().filter(|_| !has_unknown_words);
-            let more = config.map(more).unwrap_or_default();
-            errors.extend(more.into_iter().map(OptionError));
+            if !has_unknown_words && let Some(config) = &config {
+                errors.extend(more(config).into_iter().map(OptionError));
+            }
             return Err(errors);
         }
     };

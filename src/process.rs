@@ -71,8 +71,10 @@ pub fn main() -> ExitCode {
     };
     let mut words = env::args_os();
     let implied = providers::implied(&words.next().unwrap_or_default(), &registered);
-    let more = |config: &Config| config_problems(config, &prepare_read_only(config, &Fence::standby()));
-    match options::parse_with(words, &registered, implied, more) {
+    let request = options::parse_with(words, &registered, implied, |config| {
+        config_problems(config, &prepare_read_only(config, &Fence::standby()))
+    });
+    match request {
         Ok(Request::Print(text)) => print_result(Some(Printed { text, exit_code: 0 })),
         Ok(Request::Run(config)) => {
             let logging = config.logging.clone();
@@ -126,15 +128,17 @@ fn in_runtime<T>(logging: &LoggingConfig, work: impl Future<Output = anyhow::Res
     let runtime = runtime.inspect_err(|error| error!(%error, "Failed to start")).ok()?;
     let outcome = runtime.block_on(work);
     runtime.shutdown_timeout(LAST_THREADS);
-    let log = |error: &anyhow::Error| match error.downcast_ref::<StartProblems>() {
-        Some(StartProblems(problems)) => {
-            for problem in problems {
-                error!(error = problem, "Cannot start");
+    if let Err(error) = &outcome {
+        match error.downcast_ref::<StartProblems>() {
+            Some(StartProblems(problems)) => {
+                for problem in problems {
+                    error!(error = problem, "Cannot start");
+                }
             }
+            None => error!(error = format!("{error:#}"), "Exiting because of an error"),
         }
-        None => error!(error = format!("{error:#}"), "Exiting because of an error"),
-    };
-    outcome.inspect_err(log).ok()
+    }
+    outcome.ok()
 }
 
 /// All reasons why the program cannot start.
@@ -212,8 +216,9 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         }
         None => None,
     };
-    let Some(api_server) = api_server.filter(|_| problems.is_empty()) else {
-        return Err(StartProblems(problems).into());
+    let api_server = match api_server {
+        Some(api_server) if problems.is_empty() => api_server,
+        _ => return Err(StartProblems(problems).into()),
     };
 
     let stop_server = CancellationToken::new();
@@ -238,6 +243,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
             app::run(AppContext {
                 client: elected.client,
                 replica_client: elected.replica_client,
+                cluster_id_client: elected.cluster_id_client,
                 terms: elected.terms,
                 cloud,
                 cloud_metrics: context.metrics,

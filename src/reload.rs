@@ -189,7 +189,7 @@ impl Reloader {
         };
         increment(&self.metrics.reloads, "result", result);
         self.metrics.successful.set(0);
-        let before = self.failure.take().filter(|_| !changed);
+        let before = if changed { None } else { self.failure.take() };
         let count = before.as_ref().map_or(1, |before| before.count + 1);
         let wait = BACKOFF.delay(count);
         self.failure = Some(ReloadFailure {

@@ -107,8 +107,8 @@ impl Server {
         let mut problems = Vec::new();
         let mut keep = |problem: String| problems.push(format!("HTTPS server: {problem}"));
         let tls = tls::server_config(config).map_err(|error| keep(format!("{error:#}")));
-        let open = |registry: &mut _| Access::open(&config.access, registry);
-        let access = shown.metrics.with(open).map_err(&mut keep);
+        let access = shown.metrics.with(|registry| Access::open(&config.access, registry));
+        let access = access.map_err(&mut keep);
         let address = config.address;
         let listener = listen(address, config.share_port).map_err(|error| {
             keep(format!(

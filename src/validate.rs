@@ -81,7 +81,7 @@ pub(crate) struct Report {
     /// The scope of the credentials in the cloud.
     scope: Option<String>,
     /// The problems of config, cloud and manifests, each in its order.
-    findings: Vec<Problem>,
+    findings: Vec<FoundProblem>,
     passed: Vec<Passed>,
     /// Checks that were skipped, in sentences.
     left_out: Vec<String>,
@@ -94,8 +94,8 @@ pub(crate) struct Report {
 
 /// A finding with its source.
 #[derive(Debug)]
-struct Problem {
-    source: Source,
+struct FoundProblem {
+    source: FindingSource,
     /// The Service, as its manifest names it.
     service: Option<String>,
     finding: Finding,
@@ -104,7 +104,7 @@ struct Problem {
 /// The subject of the checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum Source {
+enum FindingSource {
     Config,
     Cloud,
     Manifests,
@@ -152,8 +152,8 @@ impl Report {
         all.filter(|found| found.finding.severity == severity).count()
     }
 
-    fn add(&mut self, source: Source, findings: impl IntoIterator<Item = Finding>) {
-        self.findings.extend(findings.into_iter().map(|finding| Problem {
+    fn add(&mut self, source: FindingSource, findings: impl IntoIterator<Item = Finding>) {
+        self.findings.extend(findings.into_iter().map(|finding| FoundProblem {
             source,
             service: None,
             finding,
@@ -180,8 +180,8 @@ impl Report {
         };
         self.services += 1;
         self.findings.extend(findings.into_iter().map(|found| {
-            Problem {
-                source: Source::Manifests,
+            FoundProblem {
+                source: FindingSource::Manifests,
                 service: Some(manifest.name.clone()),
                 finding: Finding::new(found.severity, found.field.to_string(), found.message)
                     .at(manifest.place(&found.field))
@@ -216,22 +216,22 @@ pub(crate) async fn check(
                 let message = format!("could not read {source}: {error}");
                 let finding = Finding::new(Severity::Unknown, "--services", message)
                     .fix("name a file that can be read, or - for standard input");
-                report.add(Source::Manifests, [finding]);
+                report.add(FindingSource::Manifests, [finding]);
                 continue;
             }
         };
         if reading.is_empty() {
             let finding = Finding::new(Severity::Warning, "--services", format!("{source} has no object"))
                 .fix("if a command writes it, check whether this command failed");
-            report.add(Source::Manifests, [finding]);
+            report.add(FindingSource::Manifests, [finding]);
         }
         let first = report.findings.len();
         report.skipped.extend(reading.skipped);
         for (kind, count) in reading.others {
             *report.others.entry(kind).or_default() += count;
         }
-        let found = reading.findings.into_iter().map(|(service, finding)| Problem {
-            source: Source::Manifests,
+        let found = reading.findings.into_iter().map(|(service, finding)| FoundProblem {
+            source: FindingSource::Manifests,
             service,
             finding,
         });
@@ -260,12 +260,12 @@ async fn with_checker(
     let checker = match checker {
         Ok(checker) => checker,
         Err(findings) => {
-            report.add(Source::Config, findings);
+            report.add(FindingSource::Config, findings);
             report.leave_out("The cloud, and the Services: the config must be correct first.");
             return None;
         }
     };
-    report.add(Source::Config, checker.config());
+    report.add(FindingSource::Config, checker.config());
     if access == CloudAccess::Offline {
         report.leave_out(OFFLINE);
         return Some(checker);
@@ -277,7 +277,7 @@ async fn with_checker(
     let mut findings = cloud.findings;
     // Findings without a line come first, in the order of the checks.
     findings.sort_by_key(|finding| finding.place.as_ref().and_then(|place| place.position));
-    report.add(Source::Cloud, findings);
+    report.add(FindingSource::Cloud, findings);
     Some(checker)
 }
 
@@ -291,7 +291,7 @@ async fn without_checker(
     if let Err(error) = (provider.validate)(&context) {
         let lines = error.message().lines();
         let all = lines.map(|line| Finding::new(Severity::Error, "config", line));
-        report.add(Source::Config, all);
+        report.add(FindingSource::Config, all);
         report.leave_out("The cloud: the config must be correct first.");
         return;
     }
@@ -307,10 +307,10 @@ async fn without_checker(
                 what: "the program can connect".to_owned(),
             });
         }
-        Ok(Err(error)) => report.add(Source::Cloud, [Finding::of_error("cloud", &error)]),
+        Ok(Err(error)) => report.add(FindingSource::Cloud, [Finding::of_error("cloud", &error)]),
         Err(_) => {
             let message = format!("no answer within {} s", CONNECT_TIMEOUT.as_secs());
-            report.add(Source::Cloud, [Finding::new(Severity::Unknown, "cloud", message)]);
+            report.add(FindingSource::Cloud, [Finding::new(Severity::Unknown, "cloud", message)]);
         }
     }
     let name = provider.name;

@@ -16,8 +16,8 @@ use serde_json::{Map, Value, json};
 
 use crate::clock::seconds;
 use crate::documents::{
-    Call, Checked, Control, Description, Document, Effect, Fault, Fresh, Gap, Outcome, Paging, Revisions,
-    Rules, start,
+    Call, Checked, Control, Description, Document, DocumentFault, Effect, Fresh, Gap, Outcome, Paging,
+    Revisions, Rules, start,
 };
 use crate::error::Result;
 use crate::faults;
@@ -229,12 +229,12 @@ fn is_recent(then: Option<Timestamp>, pause: Duration, now: Timestamp) -> bool {
 
 impl DigitalOceanRules {
     /// Counts a request. The hourly limit is a quota of the server.
-    fn count(&self, now: Timestamp) -> std::result::Result<(), Fault> {
+    fn count(&self, now: Timestamp) -> std::result::Result<(), DocumentFault> {
         let mut requests = self.requests.lock();
         requests.retain(|then| is_recent(Some(*then), Duration::from_secs(60), now));
         if requests.len() >= MINUTELY {
             let message = "API Rate limit exceeded.";
-            return Err(Fault::new(StatusCode::TOO_MANY_REQUESTS, message));
+            return Err(DocumentFault::new(StatusCode::TOO_MANY_REQUESTS, message));
         }
         requests.push_back(now);
         Ok(())
@@ -246,7 +246,7 @@ impl DigitalOceanRules {
         let last = self.changes.lock().get(&found.id).copied().unwrap_or_default();
         if found.text("status") == "new" || is_recent(last.any, switches.busy_time, call.now) {
             let message = "Load Balancer can't be updated while it processes previous actions";
-            return Err(Fault::new(StatusCode::FORBIDDEN, message));
+            return Err(DocumentFault::new(StatusCode::FORBIDDEN, message));
         }
         let mut requested = object(&call.body);
         name_size(&mut requested);
@@ -288,14 +288,14 @@ impl Rules for DigitalOceanRules {
         StatusCode::UNPROCESSABLE_ENTITY
     }
 
-    fn authenticate(&self, request: &Request) -> std::result::Result<(), Fault> {
+    fn authenticate(&self, request: &Request) -> std::result::Result<(), DocumentFault> {
         match request.header("authorization") {
             Some(token) if token == self.token => Ok(()),
-            _ => Err(Fault::new(StatusCode::UNAUTHORIZED, "Unable to authenticate you")),
+            _ => Err(DocumentFault::new(StatusCode::UNAUTHORIZED, "Unable to authenticate you")),
         }
     }
 
-    fn error(&self, fault: &Fault, request_id: &str) -> Value {
+    fn error(&self, fault: &DocumentFault, request_id: &str) -> Value {
         let reason = fault.status.canonical_reason().unwrap_or("error");
         let id = reason.to_lowercase().replace(' ', "_");
         json!({"id": id, "message": fault.message, "request_id": request_id})
@@ -558,8 +558,8 @@ fn update(call: &mut Call<'_>, collection: &str, switches: Switches) -> Outcome 
     Ok((StatusCode::OK, Some(found.id.clone().into())))
 }
 
-fn invalid<T>(message: impl Into<String>) -> std::result::Result<T, Fault> {
-    Err(Fault::new(StatusCode::UNPROCESSABLE_ENTITY, message))
+fn invalid<T>(message: impl Into<String>) -> std::result::Result<T, DocumentFault> {
+    Err(DocumentFault::new(StatusCode::UNPROCESSABLE_ENTITY, message))
 }
 
 /// Checks rules that the description cannot express: names are unique, and referenced documents exist. `known`: the
@@ -569,7 +569,7 @@ fn check(
     collection: &str,
     fields: &Map<String, Value>,
     known: Option<&Document>,
-) -> std::result::Result<(), Fault> {
+) -> std::result::Result<(), DocumentFault> {
     let list = |name: &str| fields.get(name).and_then(Value::as_array).into_iter().flatten();
     let name = fields.get("name").and_then(Value::as_str).unwrap_or_default();
     let is_taken = call
@@ -599,7 +599,7 @@ fn check(
         let certificate = rule["certificate_id"].as_str().unwrap_or_default();
         if !certificate.is_empty() && call.store.get("certificates", certificate).is_none() {
             let message = format!("certificate with ID {certificate} not found");
-            return Err(Fault::new(StatusCode::NOT_FOUND, message));
+            return Err(DocumentFault::new(StatusCode::NOT_FOUND, message));
         }
         if rule["entry_port"].as_u64().is_some_and(|port| RESERVED_PORTS.contains(&port)) {
             return invalid(format!("entry port {} is reserved", rule["entry_port"]));
@@ -638,7 +638,7 @@ fn change_tag(call: &mut Call<'_>, adds: bool) -> Outcome {
 fn list(call: &Call<'_>, collection: &str, largest_page: u32) -> Outcome {
     let size = call.request.last("per_page").and_then(|size| size.parse::<u32>().ok());
     if size.is_some_and(|size| size > largest_page) {
-        return Err(Fault::new(StatusCode::GATEWAY_TIMEOUT, "The page is too large."));
+        return Err(DocumentFault::new(StatusCode::GATEWAY_TIMEOUT, "The page is too large."));
     }
     let (name, tag) = (call.request.last("name"), call.request.last("tag_name"));
     let wants_gpus = call.request.last("type") == Some("gpus");

@@ -75,9 +75,9 @@ pub(crate) trait Rules: Send + Sync + 'static {
     /// The status of a request that violates the description.
     fn invalid(&self) -> StatusCode;
     /// Checks the credentials of a request.
-    fn authenticate(&self, request: &Request) -> std::result::Result<(), Fault>;
+    fn authenticate(&self, request: &Request) -> std::result::Result<(), DocumentFault>;
     /// The cloud's error document.
-    fn error(&self, fault: &Fault, request_id: &str) -> Value;
+    fn error(&self, fault: &DocumentFault, request_id: &str) -> Value;
     /// The headers of every answer.
     fn headers(&self, rate: Option<Level>, now: Timestamp) -> Vec<(&'static str, String)>;
     /// Completes the fields of a new document and returns its ID.
@@ -90,12 +90,12 @@ pub(crate) trait Rules: Send + Sync + 'static {
 
 /// A refusal.
 #[derive(Debug)]
-pub(crate) struct Fault {
+pub(crate) struct DocumentFault {
     pub(crate) status: StatusCode,
     pub(crate) message: String,
 }
 
-impl Fault {
+impl DocumentFault {
     pub(crate) fn new(status: StatusCode, message: impl Into<String>) -> Self {
         Self {
             status,
@@ -105,7 +105,7 @@ impl Fault {
 }
 
 /// An answer: its status and its body, if it has one.
-pub(crate) type Outcome = std::result::Result<(StatusCode, Option<Value>), Fault>;
+pub(crate) type Outcome = std::result::Result<(StatusCode, Option<Value>), DocumentFault>;
 
 /// The source of new IDs and times.
 pub(crate) struct Fresh<'a> {
@@ -145,11 +145,11 @@ impl Call<'_> {
     ///
     /// # Errors
     /// 404 if the document does not exist.
-    pub(crate) fn find(&self, collection: &str) -> std::result::Result<Arc<Document>, Fault> {
+    pub(crate) fn find(&self, collection: &str) -> std::result::Result<Arc<Document>, DocumentFault> {
         let id = self.path.first().map(String::as_str).unwrap_or_default();
         let found = self.store.get(collection, id).cloned();
         found.ok_or_else(|| {
-            Fault::new(StatusCode::NOT_FOUND, "The resource you requested could not be found.")
+            DocumentFault::new(StatusCode::NOT_FOUND, "The resource you requested could not be found.")
         })
     }
 
@@ -157,7 +157,10 @@ impl Call<'_> {
     ///
     /// # Errors
     /// 404 if the document does not exist, 412 if it has another revision.
-    pub(crate) fn find_to_change(&self, collection: &str) -> std::result::Result<Arc<Document>, Fault> {
+    pub(crate) fn find_to_change(
+        &self,
+        collection: &str,
+    ) -> std::result::Result<Arc<Document>, DocumentFault> {
         let found = self.find(collection)?;
         let revision = found.revision.to_string();
         let matches = match self.cloud.rules.revisions() {
@@ -171,7 +174,10 @@ impl Call<'_> {
             }
         };
         if !matches {
-            return Err(Fault::new(StatusCode::PRECONDITION_FAILED, "The resource was changed meanwhile."));
+            return Err(DocumentFault::new(
+                StatusCode::PRECONDITION_FAILED,
+                "The resource was changed meanwhile.",
+            ));
         }
         Ok(found)
     }
@@ -184,10 +190,10 @@ impl Call<'_> {
         &mut self,
         collection: &str,
         fields: Map<String, Value>,
-    ) -> std::result::Result<String, Fault> {
+    ) -> std::result::Result<String, DocumentFault> {
         if !self.store.has_room(collection) {
             let message = format!("The limit of {collection} is reached.");
-            return Err(Fault::new(StatusCode::UNPROCESSABLE_ENTITY, message));
+            return Err(DocumentFault::new(StatusCode::UNPROCESSABLE_ENTITY, message));
         }
         Ok(self.cloud.insert(self.store, collection, fields))
     }
@@ -282,10 +288,10 @@ pub(crate) struct Documents {
 
 impl Documents {
     /// Records a violation by a client or the simulator.
-    fn violation(&self, request: &Request, status: StatusCode, reason: &str) -> Fault {
+    fn violation(&self, request: &Request, status: StatusCode, reason: &str) -> DocumentFault {
         let text = format!("{} {}: {reason}", request.method, request.target());
         self.violations.lock().push(text);
-        Fault::new(status, reason)
+        DocumentFault::new(status, reason)
     }
 
     fn insert(&self, store: &mut Store, collection: &str, mut fields: Map<String, Value>) -> String {
@@ -320,7 +326,7 @@ impl Documents {
             Value::Null
         } else {
             serde_json::from_slice(&request.body)
-                .map_err(|error| Fault::new(StatusCode::BAD_REQUEST, error.to_string()))?
+                .map_err(|error| DocumentFault::new(StatusCode::BAD_REQUEST, error.to_string()))?
         };
         self.description
             .check_request(operation, &target.rest, &request.params, &body)
@@ -373,7 +379,7 @@ impl Documents {
         Reply::json(fault.status, &self.error(&fault))
     }
 
-    fn error(&self, fault: &Fault) -> Value {
+    fn error(&self, fault: &DocumentFault) -> Value {
         let fresh = Fresh {
             now: self.traffic.clock.now(),
             rng: &self.rng,
@@ -407,7 +413,7 @@ impl Cloud for Documents {
 
     fn refuse(&self, _: &Target, status: StatusCode) -> Reply {
         let message = status.canonical_reason().unwrap_or("Error");
-        self.reply(Err(Fault::new(status, message)), None)
+        self.reply(Err(DocumentFault::new(status, message)), None)
     }
 
     fn throttle(&self, target: &Target, retry_after: u64) -> Reply {

@@ -18,11 +18,11 @@ use tokio::signal::unix::{SignalKind, signal};
 #[command(name = "ccm-sim", version)]
 struct Cli {
     #[command(subcommand)]
-    cloud: Cloud,
+    cloud: ServedCloud,
 }
 
 #[derive(Subcommand)]
-enum Cloud {
+enum ServedCloud {
     /// Simulate an OpenStack: Keystone, Nova, Neutron, Octavia, Barbican
     Openstack(OpenStackArgs),
     /// Simulate DigitalOcean: droplets and load balancers
@@ -67,8 +67,8 @@ struct OpenStackArgs {
 #[tokio::main]
 async fn main() -> ExitCode {
     let result = match Cli::parse().cloud {
-        Cloud::Openstack(args) => openstack(args).await,
-        Cloud::Digitalocean(args) => digitalocean(args).await,
+        ServedCloud::Openstack(args) => openstack(args).await,
+        ServedCloud::Digitalocean(args) => digitalocean(args).await,
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

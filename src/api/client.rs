@@ -104,7 +104,7 @@ impl ApiServer {
 
     /// The same for requests that have credentials of their own.
     pub(crate) fn for_others(&self, limit: Option<ClientLimit>, fence: &Fence) -> kube::Result<Work> {
-        let connection = Connection {
+        let connection = ConnectionSettings {
             anonymous: true,
             ..self.connection()
         };
@@ -113,7 +113,7 @@ impl ApiServer {
 
     /// The client of leader election: it writes without being the leader, has no limit and does not wait long.
     pub(crate) fn for_election(&self, timeout: Duration) -> anyhow::Result<Client> {
-        let connection = Connection {
+        let connection = ConnectionSettings {
             connect_timeout: timeout,
             // The next try follows soon.
             retries: false,
@@ -126,15 +126,15 @@ impl ApiServer {
 
     /// The client for reviews of clients of the HTTPS server. Every replica sends reviews, leader or not, with its own retries.
     pub(crate) fn for_reviews(&self) -> anyhow::Result<Client> {
-        let connection = Connection {
+        let connection = ConnectionSettings {
             retries: false,
             ..self.connection()
         };
         self.connect(connection, None, Some(REVIEW_LIMIT), HEAD_TIMEOUT)?.client(None)
     }
 
-    fn connection(&self) -> Connection {
-        Connection {
+    fn connection(&self) -> ConnectionSettings {
+        ConnectionSettings {
             connect_timeout: CONNECT_TIMEOUT,
             retries: true,
             anonymous: false,
@@ -146,7 +146,7 @@ impl ApiServer {
 
     fn connect(
         &self,
-        connection: Connection,
+        connection: ConnectionSettings,
         fence: Option<&Fence>,
         limit: Option<ClientLimit>,
         timeout: Duration,
@@ -154,9 +154,13 @@ impl ApiServer {
         let measure = connection.measure.clone();
         let mut renewing = Renewing::new(connection, &self.credentials)?;
         let config = &self.credentials.current().config;
-        let fence = fence.cloned();
+        let write_fence = fence.cloned();
         let transport = service_fn(move |request: Request<Body>| {
-            let fence = fence.clone().filter(|_| writes(request.method()));
+            let fence = if writes(request.method()) {
+                write_fence.clone()
+            } else {
+                None
+            };
             pass(fence, renewing.send(request))
         });
         Ok(Work {
@@ -171,7 +175,7 @@ impl ApiServer {
 
 /// How to connect.
 #[derive(Clone, Debug)]
-struct Connection {
+struct ConnectionSettings {
     connect_timeout: Duration,
     /// Whether requests with passing failures (429, 503, 504) are sent again.
     retries: bool,
@@ -182,7 +186,7 @@ struct Connection {
     measure: Measure,
 }
 
-impl Connection {
+impl ConnectionSettings {
     fn open(&self, current: &Current) -> kube::Result<Client> {
         let mut config = current.config.clone();
         config.connect_timeout = Some(self.connect_timeout);
@@ -198,7 +202,7 @@ impl Connection {
 
 /// Sends requests with the credentials in use. A request in progress when they change ends on its old connection.
 struct Renewing {
-    connection: Connection,
+    connection: ConnectionSettings,
     credentials: Credentials,
     generation: u64,
     client: Client,
@@ -206,7 +210,7 @@ struct Renewing {
 
 impl Renewing {
     /// Connects to nothing yet.
-    fn new(connection: Connection, credentials: &Credentials) -> kube::Result<Self> {
+    fn new(connection: ConnectionSettings, credentials: &Credentials) -> kube::Result<Self> {
         let current = credentials.current();
         Ok(Self {
             client: connection.open(&current)?,

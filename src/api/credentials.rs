@@ -219,12 +219,12 @@ fn same_user(old: &Config, new: &Config) -> bool {
 
 fn same_server(before: &Current, loaded: Loaded) -> Result<Loaded, String> {
     let (old, new) = (&before.config.cluster_url, &loaded.config.cluster_url);
-    match old == new {
-        true => Ok(loaded),
-        false => Err(format!(
+    if old != new {
+        return Err(format!(
             "the server is {new} now, it was {old}; restart the program to change the API server"
-        )),
+        ));
     }
+    Ok(loaded)
 }
 
 /// How long credentials with this expiry are used.

@@ -13,16 +13,16 @@ use tracing::trace;
 
 use crate::metrics::metrics;
 
-type Labels<const N: usize> = [(&'static str, String); N];
+type RestClientLabels<const N: usize> = [(&'static str, String); N];
 
 metrics! {
     /// Counters of requests. A clone counts in the same place.
     pub(crate) struct ApiRequests {
-        total: Family<Labels<3>, Counter> = "rest_client_requests",
-        duration: Family<Labels<2>, Histogram> = "rest_client_request_duration_seconds" in family(seconds),
-        limited: Family<Labels<2>, Histogram> = "rest_client_rate_limiter_duration_seconds" in family(seconds),
-        sent: Family<Labels<2>, Histogram> = "rest_client_request_size_bytes" in family(bytes),
-        received: Family<Labels<2>, Histogram> = "rest_client_response_size_bytes" in family(bytes),
+        total: Family<RestClientLabels<3>, Counter> = "rest_client_requests",
+        duration: Family<RestClientLabels<2>, Histogram> = "rest_client_request_duration_seconds" in family(seconds),
+        limited: Family<RestClientLabels<2>, Histogram> = "rest_client_rate_limiter_duration_seconds" in family(seconds),
+        sent: Family<RestClientLabels<2>, Histogram> = "rest_client_request_size_bytes" in family(bytes),
+        received: Family<RestClientLabels<2>, Histogram> = "rest_client_response_size_bytes" in family(bytes),
     }
 }
 
@@ -33,7 +33,7 @@ impl Default for ApiRequests {
     }
 }
 
-fn family(new: fn() -> Histogram) -> Family<Labels<2>, Histogram> {
+fn family(new: fn() -> Histogram) -> Family<RestClientLabels<2>, Histogram> {
     Family::new_with_constructor(new)
 }
 
@@ -83,7 +83,7 @@ impl Measure {
         limited.observe(time.as_secs_f64());
     }
 
-    fn labels(&self, method: &Method) -> Labels<2> {
+    fn labels(&self, method: &Method) -> RestClientLabels<2> {
         [("verb", method.to_string()), ("host", self.host.clone())]
     }
 

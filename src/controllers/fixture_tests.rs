@@ -94,6 +94,7 @@ pub(super) async fn controller<C>(
     };
     let framework = Framework {
         config: config(&[]),
+        cluster_id_client: client.clone(),
         client,
         status: Status::default(),
         checks: Checks::default(),

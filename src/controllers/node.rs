@@ -89,7 +89,7 @@ pub(crate) const CONTROLLER: FrameworkController = FrameworkController {
     start: |context, framework| Box::pin(NodeController::new(context, framework).run()),
 };
 
-/// Waits between tries of one node: a machine without addresses or an eventually consistent cloud needs seconds, and
+/// Waits between tries of one node: an instance without addresses or an eventually consistent cloud needs seconds, and
 /// a node that never resolves should cost little.
 const BACKOFF: Backoff = Backoff::seconds(1, 120);
 
@@ -204,7 +204,7 @@ impl NodeController {
         };
         let result = if self.was_just_initialized(&node) {
             // The next try checks whether the taint was set again.
-            Err(initialize::Retry::Backoff)
+            Err(initialize::NodeRetry::Backoff)
         } else if node.has_taint(UNINITIALIZED_TAINT) {
             self.initialize(&node).await
         } else {
@@ -218,10 +218,10 @@ impl NodeController {
                 self.forget(&name);
                 self.queue.done(&name);
             }
-            Err(initialize::Retry::Backoff) => {
+            Err(initialize::NodeRetry::Backoff) => {
                 self.queue.done_with_backoff(&name);
             }
-            Err(initialize::Retry::At(due)) => self.queue.done_until(&name, due),
+            Err(initialize::NodeRetry::At(due)) => self.queue.done_until(&name, due),
         }
     }
 

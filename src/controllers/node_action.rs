@@ -44,11 +44,11 @@ pub(crate) enum NodeAction {
     },
     /// Add or overwrite these labels; `from` are their present values.
     SetLabels { labels: NewLabels, from: NewLabels },
-    /// Add or remove the taint of a node whose machine is switched off.
+    /// Add or remove the taint of a node whose instance is switched off.
     SetShutdownTaint(bool),
     /// Set the condition NetworkUnavailable. True: the node has all of its routes.
     SetNetworkAvailable(bool),
-    /// Delete the node, whose machine does not exist, for this reason.
+    /// Delete the node, whose instance does not exist, for this reason.
     Delete(String),
 }
 
@@ -167,22 +167,24 @@ fn addresses(all: &[NodeAddress]) -> String {
     if all.is_empty() {
         return "no addresses".to_owned();
     }
-    let text = |address: &NodeAddress| format!("{} {}", address.kind.as_str(), address.address);
-    all.iter().map(text).collect::<Vec<_>>().join(", ")
+    let texts: Vec<_> = all
+        .iter()
+        .map(|address| format!("{} {}", address.kind.as_str(), address.address))
+        .collect();
+    texts.join(", ")
 }
 
 /// The labels as text.
 pub(crate) fn label_text(all: &NewLabels) -> String {
-    // A beta label is left out if the stable label has the same value.
-    let repeats = |key: &str, value: &String| {
-        [ZONE, REGION, INSTANCE_TYPE]
+    let mut shown = Vec::new();
+    for (key, value) in all {
+        // A beta label is left out if the stable label has the same value.
+        let is_repeated = [ZONE, REGION, INSTANCE_TYPE]
             .iter()
-            .any(|[beta, stable]| *beta == key && all.get(*stable) == Some(value))
-    };
-    let shown: Vec<_> = all
-        .iter()
-        .filter(|(key, value)| !repeats(key, value))
-        .map(|(key, value)| format!("{key}={value}"))
-        .collect();
+            .any(|[beta, stable]| beta == key && all.get(*stable) == Some(value));
+        if !is_repeated {
+            shown.push(format!("{key}={value}"));
+        }
+    }
     shown.join(", ")
 }

@@ -1,4 +1,4 @@
-//! Shared by the controllers of nodes: taints, questions about machines, the meaning of the API server's refusals.
+//! Shared by the controllers of nodes: taints, questions about instances, the meaning of the API server's refusals.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,10 +12,10 @@ use crate::server::status::NodeRow;
 /// Taint that the kubelet puts on a node under `--cloud-provider=external`; matched by key alone.
 pub(crate) const UNINITIALIZED_TAINT: &str = "node.cloudprovider.kubernetes.io/uninitialized";
 
-/// Taint on nodes whose machine is switched off.
+/// Taint on nodes whose instance is switched off.
 pub(crate) const SHUTDOWN_TAINT: (&str, &str) = ("node.cloudprovider.kubernetes.io/shutdown", "NoSchedule");
 
-/// Taint that the cluster autoscaler puts on a node before it deletes the machine; matched by key alone.
+/// Taint that the cluster autoscaler puts on a node before it deletes the instance; matched by key alone.
 pub(crate) const AUTOSCALER_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 
 /// How long the store may lag behind a write. A difference from the write after that is another writer's.
@@ -23,7 +23,8 @@ pub(crate) const STORE_LAG: Duration = Duration::from_secs(10);
 
 /// The nodes by name, for the status page.
 pub(crate) fn rows(nodes: &Informer<NodeObject>) -> Vec<NodeRow> {
-    let row = |node: &NodeObject| NodeRow {
+    let nodes = nodes.list();
+    let rows = nodes.iter().map(|node| NodeRow {
         name: node.meta.name.clone().unwrap_or_default(),
         state: match node.ready {
             _ if node.has_taint(UNINITIALIZED_TAINT) => "uninitialized",
@@ -33,8 +34,8 @@ pub(crate) fn rows(nodes: &Informer<NodeObject>) -> Vec<NodeRow> {
             Ready::Unknown => "unknown",
         },
         provider_id: node.view.provider_id.as_deref().unwrap_or_default().to_owned(),
-    };
-    let mut rows: Vec<_> = nodes.list().iter().map(|node| row(node)).collect();
+    });
+    let mut rows: Vec<_> = rows.collect();
     rows.sort_by(|one, other| one.name.cmp(&other.name));
     rows
 }
@@ -64,11 +65,13 @@ pub(crate) async fn describe(
     freshness: Freshness,
     priority: Priority,
 ) -> Vec<Result<InstanceState>> {
-    let query = |node| InstanceQuery {
-        node: Arc::clone(node),
-        need,
-    };
-    let queries: Vec<_> = nodes.into_iter().map(query).collect();
+    let queries: Vec<_> = nodes
+        .into_iter()
+        .map(|node| InstanceQuery {
+            node: Arc::clone(node),
+            need,
+        })
+        .collect();
     let answers = match cloud.instances() {
         Some(instances) if !queries.is_empty() => instances.describe(&queries, freshness, priority).await,
         _ => Vec::new(),

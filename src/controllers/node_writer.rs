@@ -126,8 +126,10 @@ impl NodeWriter {
         let name = node.view.name.as_str();
         let mut tries = 1;
         loop {
-            let due = operations(&current).filter(|_| current.view.uid == node.view.uid);
-            let Some(operations) = due else {
+            if current.view.uid != node.view.uid {
+                return Ok(Written::Changed);
+            }
+            let Some(operations) = operations(&current) else {
                 return Ok(Written::Changed);
             };
             let patch = guarded(&current, operations);
@@ -212,14 +214,16 @@ fn initialization(node: &NodeObject, desired: &Initialization) -> Option<Vec<Pat
         let each = labels.iter();
         operations.extend(each.map(|(key, value)| set(["metadata", "labels", key], json!(value))));
     }
-    if let Some(id) = desired.provider_id.as_ref().filter(|_| node.view.provider_id.is_none()) {
+    if node.view.provider_id.is_none()
+        && let Some(id) = &desired.provider_id
+    {
         operations.push(set(["spec", "providerID"], json!(id)));
     }
     operations.push(set_taints(&node.taints_without(UNINITIALIZED_TAINT)));
     node.has_taint(UNINITIALIZED_TAINT).then_some(operations)
 }
 
-/// Sets or removes the shutdown taint: a node has it while its machine is switched off and it is not ready, and loses it
+/// Sets or removes the shutdown taint: a node has it while its instance is switched off and it is not ready, and loses it
 /// once it is ready. `None` if nothing is to be done.
 fn shutdown_taint(node: &NodeObject, is_off: bool) -> Option<Vec<PatchOperation>> {
     let (key, effect) = SHUTDOWN_TAINT;

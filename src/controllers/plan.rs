@@ -19,7 +19,7 @@ pub(crate) struct Plan {
     /// Every Service and node that was read, and the parts and routes with a finding.
     objects: BTreeMap<Object, Findings>,
     /// Objects that could not be read.
-    pub(crate) problems: BTreeSet<Problem>,
+    pub(crate) problems: BTreeSet<PlanProblem>,
 }
 
 /// The object of a finding. `Display` names it in the log.
@@ -114,11 +114,11 @@ pub(crate) enum Kind {
     Labels,
     /// A node's addresses.
     Addresses,
-    /// The taint of a node whose machine is switched off.
+    /// The taint of a node whose instance is switched off.
     Taint,
     /// The condition NetworkUnavailable of a node.
     Network,
-    /// A node whose machine does not exist.
+    /// A node whose instance does not exist.
     DeleteNode,
     /// A route of the cloud, with the additions beside it.
     Route,
@@ -151,7 +151,7 @@ impl From<String> for Blocked {
 
 /// Something that could not be determined, so that the plan is not complete.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub(crate) struct Problem {
+pub(crate) struct PlanProblem {
     /// Its object: a part of the cloud, nodes.
     pub(crate) about: String,
     pub(crate) error: String,
@@ -217,7 +217,7 @@ impl Plan {
     }
 
     pub(crate) fn problem(&mut self, about: impl Into<String>, error: impl Into<String>) {
-        self.problems.insert(Problem {
+        self.problems.insert(PlanProblem {
             about: about.into(),
             error: error.into(),
         });

@@ -51,7 +51,7 @@ pub(crate) use self::plan::plan;
 use self::{
     metrics::{RouteMetrics, Trigger},
     outcome::fingerprint,
-    report::Reports,
+    report::RouteReports,
     retries::PendingRetries,
     window::Window,
 };
@@ -107,7 +107,7 @@ pub(crate) struct RouteController {
     written: HashMap<String, (bool, Instant)>,
     /// Passes in a row that could not write a condition.
     unwritten: u32,
-    reports: Reports,
+    reports: RouteReports,
     retries: PendingRetries,
     window: Window,
     /// The fingerprint of each node with podCIDRs, as last seen.
@@ -140,7 +140,7 @@ impl RouteController {
             writer: NodeWriter::new(context.client),
             written: HashMap::new(),
             unwritten: 0,
-            reports: Reports::new(context.recorder.with_component(COMPONENT)),
+            reports: RouteReports::new(context.recorder.with_component(COMPONENT)),
             nodes: context.nodes,
             cloud: context.setup.cloud,
             config: framework.config.route.clone(),

@@ -84,8 +84,8 @@ use std::sync::Arc;
 use ccm_core::{
     Cloud,
     controllers::{
-        Backoff, ControllerContext, ControllerFuture, ControllerNames, ControllerSetup, Informer, Needs,
-        NodeObject, NotStarted, ServiceObject, WorkQueue,
+        Backoff, ControllerContext, ControllerFuture, ControllerSetup, Informer, Needs, NodeObject,
+        NotStarted, SERVICE_CONTROLLER, ServiceObject, WorkQueue,
     },
     load_balancer::{Claim, OwnershipTag, PartKey},
 };
@@ -119,7 +119,7 @@ use crate::{
 /// Source of this controller's events.
 pub(crate) const COMPONENT: &str = "service-controller";
 /// Its name on the command line.
-pub(crate) const NAME: &str = "service-lb-controller";
+pub(crate) const NAME: &str = SERVICE_CONTROLLER.name;
 
 /// The check of its workers.
 const WORKERS_CHECK: &str = "service-lb-controller-workers";
@@ -127,12 +127,7 @@ const WORKERS_CHECK: &str = "service-lb-controller-workers";
 const EVENT_LOOP_CHECK: &str = "service-lb-controller-event-loop";
 
 pub(crate) const CONTROLLER: FrameworkController = FrameworkController {
-    names: ControllerNames {
-        name: NAME,
-        aliases: &["service"],
-        migration_name: Some("service-controller"),
-        client_name: "service-controller",
-    },
+    names: SERVICE_CONTROLLER,
     needs,
     start,
 };
@@ -179,6 +174,7 @@ const OBJECT_WRITERS: usize = 8;
 pub(crate) struct ServiceController {
     client: Client,
     cluster: Client,
+    cluster_id: Client,
     services: Arc<Informer<ServiceObject>>,
     nodes: Arc<Informer<NodeObject>>,
     cloud: Arc<dyn Cloud>,
@@ -205,6 +201,7 @@ impl ServiceController {
         Arc::new(Self {
             client: context.client,
             cluster: framework.client.clone(),
+            cluster_id: framework.cluster_id_client.clone(),
             services: context.services,
             nodes: context.nodes,
             cloud,
@@ -231,7 +228,7 @@ impl ServiceController {
             let tag = ownership_tag::wait(&mut tag).await;
             if let Some(id) = self.cloud.cluster_id() {
                 cluster_id::register_check(id, &self.checks);
-                cluster_id::wait(&self.cluster, id, IfMissing::Create).await;
+                cluster_id::wait(&self.cluster_id, id, IfMissing::Create).await;
             }
             tag
         };
@@ -251,7 +248,7 @@ impl ServiceController {
             tasks.spawn(self.workers.watch(Arc::clone(&self).work_on_objects()));
         }
         if let Some(id) = self.cloud.cluster_id() {
-            let follow = cluster_id::follow(self.cluster.clone(), id.clone());
+            let follow = cluster_id::follow(self.cluster_id.clone(), id.clone());
             let shutdown = self.shutdown.clone();
             tasks.spawn(async move {
                 shutdown.run_until_cancelled(follow).await;

@@ -23,7 +23,7 @@ pub(super) enum LeaseFailure {
 }
 
 /// The store of the Lease.
-pub(super) trait Leases: Send + Sync + 'static {
+pub(super) trait LeaseStore: Send + Sync + 'static {
     /// The Lease, if there is one.
     fn get(&self) -> impl Future<Output = Result<Option<Lease>, LeaseFailure>> + Send;
 
@@ -39,13 +39,13 @@ pub(super) trait Leases: Send + Sync + 'static {
 
 /// The API server.
 #[derive(Debug)]
-pub(super) struct ApiServer {
+pub(super) struct LeaseApi {
     api: Api<DynamicObject>,
     name: String,
     recorder: Recorder,
 }
 
-impl ApiServer {
+impl LeaseApi {
     pub(super) fn new(client: Client, namespace: &str, name: &str, recorder: Recorder) -> Self {
         Self {
             api: Api::namespaced_with(client, namespace, &Lease::resource()),
@@ -55,7 +55,7 @@ impl ApiServer {
     }
 }
 
-impl Leases for ApiServer {
+impl LeaseStore for LeaseApi {
     async fn get(&self) -> Result<Option<Lease>, LeaseFailure> {
         match self.api.get(&self.name).await {
             Ok(object) => Ok(Some(Lease(object))),

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::{
-    api::{LeaseFailure, Leases},
+    api::{LeaseFailure, LeaseStore},
     metrics::ElectionMetrics,
     request_timeout,
     state::{ElectionState, Step},
@@ -79,7 +79,7 @@ pub(super) struct Elector<L> {
     failing: Failing,
 }
 
-impl<L: Leases> Elector<L> {
+impl<L: LeaseStore> Elector<L> {
     pub(super) fn new(
         leases: L,
         state: ElectionState,

@@ -4,13 +4,13 @@ use prometheus_client::metrics::{counter::Counter, family::Family, gauge::Gauge}
 
 use crate::metrics::metrics;
 
-type Labels = [(&'static str, String); 1];
+type ElectionLabels = [(&'static str, String); 1];
 
 metrics! {
     /// The metrics of all leases.
     pub(super) struct LeaseMetrics {
-        master: Family<Labels, Gauge> = "leader_election_master_status",
-        slow_path: Family<Labels, Counter> = "leader_election_slowpath",
+        master: Family<ElectionLabels, Gauge> = "leader_election_master_status",
+        slow_path: Family<ElectionLabels, Counter> = "leader_election_slowpath",
     }
 }
 

@@ -8,7 +8,7 @@ use rand::{Rng, SeedableRng, rngs::SmallRng};
 use tokio::time::sleep;
 
 use super::{
-    api::{LeaseFailure, Leases},
+    api::{LeaseFailure, LeaseStore},
     elector::{Leader, Lost},
     lease::{Lease, Terms},
     metrics::ElectionMetrics,
@@ -111,7 +111,7 @@ fn put(stored: &mut Stored, lease: &Lease) -> Lease {
     lease
 }
 
-impl Leases for Client {
+impl LeaseStore for Client {
     async fn get(&self) -> Result<Option<Lease>, LeaseFailure> {
         self.serve("get", |stored| Ok(stored.lease.clone())).await
     }

@@ -186,19 +186,23 @@ fn dashes(name: &str) -> String {
 
 fn lookup<'a>(command: &'a Command, flag: &FlagWord<'_>) -> Option<&'a Arg> {
     let name = dashes(flag.name);
-    command.get_arguments().find(|arg| match flag.is_long {
-        true => arg.get_long() == Some(name.as_str()),
-        false => arg.get_short().is_some_and(|letter| flag.name.starts_with(letter)),
+    command.get_arguments().find(|arg| {
+        if flag.is_long {
+            arg.get_long() == Some(name.as_str())
+        } else {
+            arg.get_short().is_some_and(|letter| flag.name.starts_with(letter))
+        }
     })
 }
 
 fn unknown(command: &Command, word: &str, flag: &FlagWord<'_>) -> String {
     let mut known = command.get_arguments().filter_map(Arg::get_long);
     let shown = word.split('=').next().unwrap_or(word);
-    let guess = match flag.is_long {
-        true => suggest::nearest(&dashes(flag.name), known),
+    let guess = if flag.is_long {
+        suggest::nearest(&dashes(flag.name), known)
+    } else {
         // `-kubeconfig=x`: a long flag without its second dash.
-        false => known.find(|known| *known == dashes(shown.trim_start_matches('-'))),
+        known.find(|known| *known == dashes(shown.trim_start_matches('-')))
     };
     let hint = guess.map(|name| format!("; did you mean --{name}?")).unwrap_or_default();
     format!("unknown flag {shown}{hint}")

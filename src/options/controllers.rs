@@ -5,7 +5,11 @@
 
 use std::collections::BTreeSet;
 
-use ccm_core::{Provider, config::suggest, controllers::ControllerNames};
+use ccm_core::{
+    Provider,
+    config::suggest,
+    controllers::{ControllerNames, SERVICE_CONTROLLER},
+};
 
 use super::{flags::CONTROLLERS, value::Reader};
 use crate::config::Controllers;
@@ -21,7 +25,8 @@ pub(super) fn names(providers: &[&'static Provider]) -> String {
     }
     let mut text = list(FRAMEWORK.iter().map(|controller| &controller.names));
     for provider in providers {
-        let more = list(provider.controllers.iter().map(|controller| &controller.names));
+        let own = provider.controllers.iter().map(|controller| &controller.names);
+        let more = list(own.chain(&provider.class_controller));
         if !more.is_empty() {
             text += &format!("; with --cloud-provider={} also {more}", provider.name);
         }
@@ -40,22 +45,30 @@ pub(super) struct Known {
     controllers: Vec<Controller>,
     /// The controllers of other providers, with the names of these providers.
     others: Vec<(&'static str, &'static ControllerNames)>,
+    /// The names of the service controller for Services with a class of the chosen provider.
+    class_controllers: Vec<&'static ControllerNames>,
 }
 
 impl Known {
     pub(super) fn new(chosen: Option<&'static Provider>, providers: &[&'static Provider]) -> Self {
-        let of = |provider: &&'static Provider| {
+        let all = providers.iter().flat_map(|provider| {
             let name = provider.name;
             provider.controllers.iter().map(move |controller| (name, controller))
-        };
-        let all = providers.iter().flat_map(of);
+        });
+        let (own, other): (Vec<_>, Vec<_>) = providers
+            .iter()
+            .filter_map(|provider| Some((provider.name, provider.class_controller.as_ref()?)))
+            .partition(|(name, _)| chosen.is_none_or(|chosen| *name == chosen.name));
+        let class_controllers = own.into_iter().map(|(_, names)| names).collect();
         match chosen {
             Some(chosen) => Self {
                 controllers: controllers::all(chosen).collect(),
                 others: all
                     .filter(|(name, _)| *name != chosen.name)
                     .map(|(name, controller)| (name, &controller.names))
+                    .chain(other)
                     .collect(),
+                class_controllers,
             },
             None => Self {
                 controllers: FRAMEWORK
@@ -64,8 +77,15 @@ impl Known {
                     .chain(all.map(|(_, controller)| Controller::Provider(controller)))
                     .collect(),
                 others: Vec::new(),
+                class_controllers,
             },
         }
+    }
+
+    /// The names that the flag may have.
+    fn names(&self) -> impl Iterator<Item = &'static ControllerNames> {
+        let controllers = self.controllers.iter().map(|controller| controller.names());
+        controllers.chain(self.class_controllers.iter().copied())
     }
 
     /// Reads the flag.
@@ -74,7 +94,7 @@ impl Known {
         let star = items.iter().any(|item| item == "*");
         for item in items.iter().filter(|item| *item != "*") {
             let name = item.strip_prefix('-').unwrap_or(item);
-            if self.controllers.iter().any(|controller| controller.names().is_called(name)) {
+            if self.names().any(|names| names.is_called(name)) {
                 continue;
             }
             if let Some((provider, _)) = self.others.iter().find(|(_, names)| names.is_called(name)) {
@@ -83,29 +103,26 @@ impl Known {
                 ));
                 continue;
             }
-            let known = self.controllers.iter().map(|controller| controller.names());
-            let names = known.flat_map(|names| [names.name, names.short_name()]);
+            let names = self.names().flat_map(|names| [names.name, names.short_name()]);
             let hint = suggest::nearest(name, names)
                 .map(|name| format!("; did you mean {name:?}?"))
                 .unwrap_or_default();
             reader.refuse(format!("--{FLAG}: {name:?} is not in the list of known controllers{hint}"));
         }
-        let is_enabled = |controller: Controller| {
-            let names = controller.names();
-            let decided = items.iter().find_map(|item| match item.strip_prefix('-') {
-                Some(name) => names.is_called(name).then_some(false),
-                None => names.is_called(item).then_some(true),
-            });
+        let serves_classes = self.class_controllers.iter().any(|names| names.listed(&items) == Some(true));
+        let mut disabled = BTreeSet::new();
+        for controller in &self.controllers {
+            let name = controller.names().name;
+            if name == SERVICE_CONTROLLER.name && serves_classes {
+                continue;
+            }
+            let decided = controller.names().listed(&items);
             // As upstream, a list selects among the controllers of the framework. A provider starts the others by its settings.
             let is_listed = star || matches!(controller, Controller::Provider(_));
-            decided.unwrap_or(is_listed && controller.is_default_on())
-        };
-        let disabled: BTreeSet<_> = self
-            .controllers
-            .iter()
-            .filter(|controller| !is_enabled(**controller))
-            .map(|controller| controller.names().name)
-            .collect();
+            if !decided.unwrap_or(is_listed && controller.is_default_on()) {
+                disabled.insert(name);
+            }
+        }
         if disabled.len() == self.controllers.len() {
             reader.warn(format!("--{FLAG} switches every controller off: nothing will be done"));
         }

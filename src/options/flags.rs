@@ -4,7 +4,7 @@
 //! A section reads its flags with the same constants (see [`Reader`]).
 //!
 //! Manifests contain flags that this program does not support. A program that replaces another one must neither fail
-//! because of a flag without consequences nor ignore a request. So each of these flags has a [`Status`]:
+//! because of a flag without consequences nor ignore a request. So each of these flags has a [`FlagStatus`]:
 //!
 //! - A value that *switches on* a missing feature, or requests a protection that would not exist, is **refused**. The error
 //!   contains the value to write instead.
@@ -31,12 +31,12 @@ pub(super) struct Flag {
     pub(super) def: FlagDef,
     /// The name of a value in `--help`, if it is not that of the kind.
     value_name: Option<&'static str>,
-    status: Status,
+    status: FlagStatus,
 }
 
 /// The effect of a flag.
 #[derive(Clone, Copy, Debug)]
-enum Status {
+enum FlagStatus {
     /// Its help describes it.
     Works,
     /// The same, and `--help` does not show the default.
@@ -55,7 +55,7 @@ enum Status {
     Deprecated(&'static str),
 }
 
-impl Status {
+impl FlagStatus {
     /// The limit of a flag that is only accepted, and the reason.
     fn limit(self) -> Option<(&'static str, &'static str)> {
         match self {
@@ -101,7 +101,7 @@ macro_rules! flags {
                     help: concat!($($help),+),
                 },
                 value_name: or!(None $(, Some($value_name))?),
-                status: or!(Status::Works $(, Status::$status $(($why))?)?),
+                status: or!(FlagStatus::Works $(, FlagStatus::$status $(($why))?)?),
             };
         )+)+
 
@@ -170,9 +170,9 @@ flags! {
         KUBE_API_BURST = "kube-api-burst": Number(0), "30";
 
         /// Let controllers act as service accounts of their own, kube-system/node-controller, service-controller and
-        /// route-controller, which every cluster has roles for, and on AWS tagging-controller. They are created if missing; the
-        /// account of this process needs the rights of deploy/service-accounts. Without this flag, all controllers act as the
-        /// account of this process.
+        /// route-controller, which every cluster has roles for, and on AWS tagging-controller. On Compute Engine, cloud-provider
+        /// reads and creates the ID of the cluster. They are created if missing; the account of this process needs the rights of
+        /// deploy/service-accounts. Without this flag, all controllers act as the account of this process.
         USE_SERVICE_ACCOUNT_CREDENTIALS = "use-service-account-credentials": Bool, "false";
 
         /// A word to add in front of the User-Agent of requests to the cloud. May be repeated.
@@ -516,8 +516,8 @@ impl Flag {
             arg = arg.value_name(name);
         }
         match self.status {
-            Status::HiddenDefault => arg = arg.hide_default_value(true),
-            Status::NoDefault => arg = arg.default_value(clap::builder::Resettable::Reset),
+            FlagStatus::HiddenDefault => arg = arg.hide_default_value(true),
+            FlagStatus::NoDefault => arg = arg.default_value(clap::builder::Resettable::Reset),
             _ => {}
         }
         match self.def.name {
@@ -549,22 +549,22 @@ impl Flag {
         let flag = format!("--{name}={}", values.join(","));
         let is_default = self.def.is_default(values);
         match self.status {
-            Status::Deprecated(why) => reader.warn(format!("deprecated: --{name}: {why}")),
+            FlagStatus::Deprecated(why) => reader.warn(format!("deprecated: --{name}: {why}")),
             // Only a boolean can have a default that requests something.
-            Status::NotYet(why) if is_default && self.def.default == "true" => {
+            FlagStatus::NotYet(why) if is_default && self.def.default == "true" => {
                 reader.warn(format!("{flag}: not implemented: {why}"));
             }
-            Status::NotYet(why) if !is_default && !self.is_off(values) => {
+            FlagStatus::NotYet(why) if !is_default && !self.is_off(values) => {
                 let instead = match kind {
                     FlagKind::Bool => format!("leave it out or write --{name}=false"),
                     _ => "leave it out".to_owned(),
                 };
                 reader.refuse(format!("{flag}: not implemented: {why}; {instead}"));
             }
-            Status::NoEffectYet(why) if !is_default => {
+            FlagStatus::NoEffectYet(why) if !is_default => {
                 reader.warn(format!("{flag} has no effect yet: {why}"));
             }
-            Status::NoEffect(why) if !is_default => reader.warn(format!("{flag} has no effect: {why}")),
+            FlagStatus::NoEffect(why) if !is_default => reader.warn(format!("{flag} has no effect: {why}")),
             _ => {}
         }
     }
@@ -588,9 +588,10 @@ pub(super) fn arg(flag: &FlagDef, section: impl Into<clap::builder::Str>, help: 
         .value_name(flag.kind.value_name())
         .default_value(flag.default)
         .hide_default_value(flag.default.is_empty())
-        .action(match flag.kind.is_repeated() {
-            true => ArgAction::Append,
-            false => ArgAction::Set,
+        .action(if flag.kind.is_repeated() {
+            ArgAction::Append
+        } else {
+            ArgAction::Set
         });
     match flag.kind {
         FlagKind::Bool => optional_value(arg),

@@ -88,8 +88,11 @@ impl Reader {
     /// A whole number in the range of its type, or the error that it `must` be in there.
     pub(super) fn number<T: TryFrom<i64>>(&mut self, flag: Flag, must: &str) -> Option<T> {
         let number = self.integer(flag)?;
-        let refused = |_| self.refuse(format!("--{} {number} {must}", flag.def.name));
-        T::try_from(number).map_err(refused).ok()
+        let Ok(value) = T::try_from(number) else {
+            self.refuse(format!("--{} {number} {must}", flag.def.name));
+            return None;
+        };
+        Some(value)
     }
 
     /// `text` or `json`.

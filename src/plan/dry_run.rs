@@ -92,7 +92,7 @@ impl DryRun {
         );
         let mut changes = vec![self.nodes.subscribe()];
         changes.extend(self.services.as_ref().map(|services| services.subscribe()));
-        let mut reported = Reported::default();
+        let mut reported = ReportedLines::default();
         loop {
             let cluster = self.cluster(tag.as_ref());
             let began = Instant::now();
@@ -196,14 +196,14 @@ impl Line {
 
 /// The lines that were last reported: each is logged once.
 #[derive(Debug, Default)]
-struct Reported {
+struct ReportedLines {
     lines: BTreeSet<Line>,
     summary: Option<Summary>,
     /// How many plans since the last complete one.
     incomplete: u32,
 }
 
-impl Reported {
+impl ReportedLines {
     fn report(&mut self, plan: &Plan) {
         let (summary, mut lines) = (Summary::of(plan), Line::all(plan));
         self.incomplete = if summary.problems > 0 {
@@ -218,7 +218,11 @@ impl Reported {
         }
         let before = std::mem::replace(&mut self.lines, lines);
         let new: Vec<_> = self.lines.difference(&before).collect();
-        let over: Vec<_> = before.difference(&self.lines).filter(|_| summary.problems == 0).collect();
+        let over: Vec<_> = if summary.problems == 0 {
+            before.difference(&self.lines).collect()
+        } else {
+            Vec::new()
+        };
         new.iter().take(LINES).for_each(|line| line.log());
         for Line { about, what, .. } in over.iter().take(LINES) {
             info!(about, what, "No longer applies");
@@ -243,7 +247,7 @@ mod tests {
         complete.node("n1").warn("is odd");
         let mut incomplete = Plan::default();
         incomplete.problem("node n1", "the cloud is down");
-        let mut reported = Reported::default();
+        let mut reported = ReportedLines::default();
         reported.report(&complete);
         let first = reported.lines.clone();
         for (plan, lines) in [

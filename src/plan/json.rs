@@ -4,12 +4,12 @@
 use serde::Serialize;
 
 use super::{Plan, PlanVerdict, Summary};
-use crate::controllers::plan::{Findings, Object, Problem};
+use crate::controllers::plan::{Findings, Object, PlanProblem};
 
 const VERSION: u32 = 1;
 
 #[derive(Serialize)]
-struct Document<'a> {
+struct PlanDocument<'a> {
     version: u32,
     provider: &'a str,
     verdict: PlanVerdict,
@@ -18,7 +18,7 @@ struct Document<'a> {
     parts: Vec<Row<'a>>,
     nodes: Vec<Row<'a>>,
     routes: Vec<Row<'a>>,
-    problems: Vec<&'a Problem>,
+    problems: Vec<&'a PlanProblem>,
 }
 
 #[derive(Serialize)]
@@ -35,7 +35,7 @@ struct Row<'a> {
 /// Never, as it only has text and numbers.
 pub(crate) fn render(plan: &Plan, provider: &str) -> serde_json::Result<String> {
     let summary = Summary::of(plan);
-    let mut document = Document {
+    let mut document = PlanDocument {
         version: VERSION,
         provider,
         verdict: summary.verdict(),

@@ -15,6 +15,10 @@ use crate::{
     server::{Shown, Status, status::Leadership},
 };
 
+/// The client of the cluster's ID, and its account. Every cluster has the Role `system:controller:cloud-provider` in `kube-system`, with
+/// which this account reads and creates ConfigMaps.
+const CLUSTER_ID_CLIENT: &str = "cloud-provider";
+
 /// The leases, before this process contends for them.
 pub(super) struct Leases<'a> {
     config: &'a Config,
@@ -33,6 +37,8 @@ pub(super) struct Elected {
     pub(super) client: Client,
     /// The client of writes by a replica that does not lead.
     pub(super) replica_client: Client,
+    /// The client of reads of the cluster's ID, and of its creation.
+    pub(super) cluster_id_client: Client,
     /// The lease of the process, and that of a migration if there is one.
     pub(super) terms: Vec<Term>,
 }
@@ -40,10 +46,16 @@ pub(super) struct Elected {
 impl<'a> Leases<'a> {
     /// A dry run reads and never leads. A process that runs no migrated controller leaves their lease to others.
     pub(super) fn new(config: &'a Config) -> Self {
-        let election = config.election.as_ref().filter(|_| !config.dry_run);
-        let migration = election
-            .and_then(|election| election.migration.as_ref())
-            .filter(|_| !config.controllers.migrated.is_empty());
+        let election = if config.dry_run {
+            None
+        } else {
+            config.election.as_ref()
+        };
+        let migration = if config.controllers.migrated.is_empty() {
+            None
+        } else {
+            election.and_then(|election| election.migration.as_ref())
+        };
         Self {
             main: match (election, config.dry_run) {
                 (None, false) => Fence::default(),
@@ -78,6 +90,10 @@ impl<'a> Leases<'a> {
         let limit = self.config.api_server.limit;
         let work = api_server.for_work(limit, &self.main)?;
         let client = work.client(Some(app::CLIENT))?;
+        let cluster_id_client = match accounts(self.config, api_server, &work, &self.main)? {
+            Some(accounts) => accounts.client(CLUSTER_ID_CLIENT)?,
+            None => client.clone(),
+        };
         let contest = match self.election {
             Some(election) => {
                 let client = api_server.for_election(election::request_timeout(election))?;
@@ -114,21 +130,30 @@ impl<'a> Leases<'a> {
             elections: Elections(elections),
             replica_client: contest.map_or_else(|| client.clone(), |contest| contest.client),
             client,
+            cluster_id_client,
             terms,
         })
     }
 }
 
+/// Creates clients with accounts of their own, if `--use-service-account-credentials` is set.
+fn accounts(
+    config: &Config,
+    api_server: &ApiServer,
+    work: &Work,
+    fence: &Fence,
+) -> anyhow::Result<Option<Accounts>> {
+    if !config.service_accounts {
+        return Ok(None);
+    }
+    let others = api_server.for_others(config.api_server.limit, fence)?;
+    Ok(Some(Accounts::new(others, work.client(None)?)))
+}
+
 /// The clients of the enabled controllers: each has its name in its user agent, and acts as its own account if
 /// `--use-service-account-credentials` is set.
 fn clients(config: &Config, api_server: &ApiServer, work: &Work, fence: &Fence) -> anyhow::Result<Clients> {
-    let accounts = match config.service_accounts {
-        true => {
-            let others = api_server.for_others(config.api_server.limit, fence)?;
-            Some(Accounts::new(others, work.client(None)?))
-        }
-        false => None,
-    };
+    let accounts = accounts(config, api_server, work, fence)?;
     let mut clients = Clients::new();
     for controller in controllers::all(config.provider) {
         let names = controller.names();
@@ -146,23 +171,25 @@ fn clients(config: &Config, api_server: &ApiServer, work: &Work, fence: &Fence) 
 
 /// Shows the state of the leases. With each, its name if there is an election.
 fn show(status: &Status, leases: Vec<(Option<String>, Candidacy)>, dry_run: bool) {
-    let leadership = move |(lease, candidacy): &(Option<String>, Candidacy)| {
-        let leader = candidacy.leader();
-        let renewed = leader.renewed().filter(|_| lease.is_some());
-        Leadership {
-            lease: lease.clone(),
-            leads: !dry_run && leader.is_we(),
-            dry_run,
-            renewed_seconds_ago: renewed.map(|renewed| renewed.elapsed().as_secs()),
-            leader: match leader {
-                Leader::Other(identity) => Some(identity),
-                Leader::Unknown | Leader::We(_) => None,
-            },
-            migration: None,
-        }
-    };
     status.set_leadership(move || {
-        let mut all = leases.iter().map(leadership);
+        let mut all = leases.iter().map(|(lease, candidacy)| {
+            let leader = candidacy.leader();
+            let renewed_seconds_ago = match (lease, leader.renewed()) {
+                (Some(_), Some(renewed)) => Some(renewed.elapsed().as_secs()),
+                _ => None,
+            };
+            Leadership {
+                lease: lease.clone(),
+                leads: !dry_run && leader.is_we(),
+                dry_run,
+                renewed_seconds_ago,
+                leader: match leader {
+                    Leader::Other(identity) => Some(identity),
+                    Leader::Unknown | Leader::We(_) => None,
+                },
+                migration: None,
+            }
+        });
         let main = all.next().unwrap_or_default();
         let migration = all.next().map(Box::new);
         Leadership { migration, ..main }

@@ -38,9 +38,12 @@ pub async fn plan(request: &PlanRequest) -> anyhow::Result<Printed> {
         Ok(chosen) => ApiServer::load(&chosen, &config.version, &ApiRequests::default()).await,
         Err(problem) => Err(problem),
     };
-    let loaded = loaded.map_err(|problem| problems.push(problem)).ok();
-    let Some(api_server) = loaded.filter(|_| problems.is_empty()) else {
-        return Err(StartProblems(problems).into());
+    let api_server = match loaded {
+        Ok(api_server) if problems.is_empty() => api_server,
+        loaded => {
+            problems.extend(loaded.err());
+            return Err(StartProblems(problems).into());
+        }
     };
     let client = api_server.for_work(config.api_server.limit, &fence)?.client(None)?;
     let cloud = timeout(CONNECT_TIMEOUT, (config.provider.build)(context))

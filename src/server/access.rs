@@ -47,12 +47,12 @@ pub(super) struct Access {
 
 /// Why a request is not served: the status and the body of the answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Refusal {
+pub(super) struct AccessRefusal {
     pub(super) status: StatusCode,
     pub(super) message: String,
 }
 
-impl Refusal {
+impl AccessRefusal {
     fn unauthorized() -> Self {
         Self {
             status: StatusCode::UNAUTHORIZED,
@@ -117,10 +117,10 @@ impl Access {
         request: &request::Parts,
         certificates: &[CertificateDer<'static>],
         reviewers: &Reviewers,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), AccessRefusal> {
         let user = match timeout(LIMIT, self.identify(request, certificates, reviewers)).await {
             Ok(user) => user?,
-            Err(_) => return Err(Refusal::unavailable(AUTHENTICATE)),
+            Err(_) => return Err(AccessRefusal::unavailable(AUTHENTICATE)),
         };
         if user.is_master() {
             return Ok(());
@@ -128,14 +128,14 @@ impl Access {
         let (verb, path) = (request.method.as_str().to_ascii_lowercase(), request.uri.path());
         let verdict = self.reviews.authorize(&reviewers.authorization, &user, &verb, path);
         let Ok(Ok(verdict)) = timeout(LIMIT, verdict).await else {
-            return Err(Refusal::unavailable("authorize this client"));
+            return Err(AccessRefusal::unavailable("authorize this client"));
         };
         if verdict.allowed {
             return Ok(());
         }
         let (user, reason) = (user.name, verdict.reason);
         debug!(user, path, reason, "Refused a request");
-        Err(Refusal {
+        Err(AccessRefusal {
             status: StatusCode::FORBIDDEN,
             message: format!("forbidden: User {user:?} cannot {verb} path {path:?}\n"),
         })
@@ -146,7 +146,7 @@ impl Access {
         request: &request::Parts,
         certificates: &[CertificateDer<'static>],
         reviewers: &Reviewers,
-    ) -> Result<User, Refusal> {
+    ) -> Result<User, AccessRefusal> {
         let mut refused = false;
         if !certificates.is_empty() {
             let authorities = self.authorities().await;
@@ -161,10 +161,12 @@ impl Access {
         }
         if let Some(token) = user::bearer(&request.headers) {
             let user = self.reviews.authenticate(&reviewers.authentication, token).await;
-            return user.map_err(|_| Refusal::unavailable(AUTHENTICATE))?.ok_or_else(Refusal::unauthorized);
+            return user
+                .map_err(|_| AccessRefusal::unavailable(AUTHENTICATE))?
+                .ok_or_else(AccessRefusal::unauthorized);
         }
         if refused {
-            Err(Refusal::unauthorized())
+            Err(AccessRefusal::unauthorized())
         } else {
             Ok(User::anonymous())
         }

@@ -97,9 +97,11 @@ impl Workers {
     pub(crate) fn new(checks: &Checks, name: &'static str) -> Self {
         let workers = Self::default();
         let seen = workers.clone();
-        checks.register_probe(name, CheckKind::Live, move || match seen.is_stuck() {
-            true => Err("a worker has been computing for more than 60 s".to_owned()),
-            false => Ok(()),
+        checks.register_probe(name, CheckKind::Live, move || {
+            if seen.is_stuck() {
+                return Err("a worker has been computing for more than 60 s".to_owned());
+            }
+            Ok(())
         });
         workers
     }

@@ -7,7 +7,7 @@ use rustls::pki_types::CertificateDer;
 
 use super::{
     Shown,
-    access::{Access, Refusal, Reviewers},
+    access::{Access, AccessRefusal, Reviewers},
     health::{self, Endpoint, Slis},
 };
 use crate::metrics::register;
@@ -113,13 +113,13 @@ impl Routes {
         peer: &Peer,
         request: &request::Parts,
         reviewers: &Reviewers,
-    ) -> Result<(), Refusal> {
-        let path = request.uri.path();
-        let aggregate_is_open = || match route {
-            Route::Health(endpoint, _) => self.access.is_open(endpoint.name()),
-            _ => false,
-        };
-        if self.access.is_open(path) || aggregate_is_open() {
+    ) -> Result<(), AccessRefusal> {
+        if self.access.is_open(request.uri.path()) {
+            return Ok(());
+        }
+        if let Route::Health(endpoint, _) = route
+            && self.access.is_open(endpoint.name())
+        {
             return Ok(());
         }
         self.access.check(request, &peer.certificates, reviewers).await
@@ -160,8 +160,9 @@ impl Routes {
             return page(JSON, status.json(checks, metrics));
         }
         let policy = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'";
-        let response = page("text/html; charset=utf-8", status.html(checks, metrics));
-        with_header(response, header::CONTENT_SECURITY_POLICY, policy)
+        let mut response = page("text/html; charset=utf-8", status.html(checks, metrics));
+        set_header(&mut response, header::CONTENT_SECURITY_POLICY, policy);
+        response
     }
 }
 
@@ -192,20 +193,22 @@ fn metrics_page(rendered: Result<String, std::fmt::Error>) -> Response<String> {
 }
 
 fn page(content_type: &'static str, body: String) -> Response<String> {
-    with_header(text(StatusCode::OK, body), header::CONTENT_TYPE, content_type)
+    let mut response = text(StatusCode::OK, body);
+    set_header(&mut response, header::CONTENT_TYPE, content_type);
+    response
 }
 
 fn text(status: StatusCode, body: impl Into<String>) -> Response<String> {
     let mut response = Response::new(body.into());
     *response.status_mut() = status;
-    let response = with_header(response, header::CONTENT_TYPE, "text/plain; charset=utf-8");
-    let response = with_header(response, header::X_CONTENT_TYPE_OPTIONS, "nosniff");
-    with_header(response, header::CACHE_CONTROL, "no-cache, private")
+    set_header(&mut response, header::CONTENT_TYPE, "text/plain; charset=utf-8");
+    set_header(&mut response, header::X_CONTENT_TYPE_OPTIONS, "nosniff");
+    set_header(&mut response, header::CACHE_CONTROL, "no-cache, private");
+    response
 }
 
-fn with_header(mut response: Response<String>, name: HeaderName, value: &'static str) -> Response<String> {
+fn set_header(response: &mut Response<String>, name: HeaderName, value: &'static str) {
     response.headers_mut().insert(name, HeaderValue::from_static(value));
-    response
 }
 
 fn not_found() -> Response<String> {
@@ -213,6 +216,7 @@ fn not_found() -> Response<String> {
 }
 
 fn method_not_allowed() -> Response<String> {
-    let response = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are served here\n");
-    with_header(response, header::ALLOW, "GET, HEAD")
+    let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are served here\n");
+    set_header(&mut response, header::ALLOW, "GET, HEAD");
+    response
 }

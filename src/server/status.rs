@@ -35,7 +35,7 @@ const QUEUES: [&str; 7] = [
 #[derive(Clone, Default)]
 pub(crate) struct Status(Arc<RwLock<Sources>>);
 
-type Source<T> = Option<Arc<dyn Fn() -> T + Send + Sync>>;
+type StatusSource<T> = Option<Arc<dyn Fn() -> T + Send + Sync>>;
 
 #[derive(Clone, Default)]
 struct Sources {
@@ -43,10 +43,10 @@ struct Sources {
     version: String,
     provider: String,
     cloud: ClientMetrics,
-    leadership: Source<Leadership>,
-    nodes: Source<Vec<NodeRow>>,
-    services: Source<Vec<ServiceRow>>,
-    orphans: Source<Vec<OrphanRow>>,
+    leadership: StatusSource<Leadership>,
+    nodes: StatusSource<Vec<NodeRow>>,
+    services: StatusSource<Vec<ServiceRow>>,
+    orphans: StatusSource<Vec<OrphanRow>>,
 }
 
 /// Whether this replica leads.
@@ -110,13 +110,13 @@ pub(crate) struct PartRow {
     pub(crate) name: String,
     pub(crate) state: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) last_plan: Option<Plan>,
+    pub(crate) last_plan: Option<LastPlan>,
 }
 
 /// The last plan of a part that had steps.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Plan {
+pub(crate) struct LastPlan {
     pub(crate) at: Timestamp,
     /// The first steps.
     pub(crate) steps: Vec<String>,
@@ -178,13 +178,14 @@ impl Status {
         let metrics = metrics.render().unwrap_or_default();
         let uptime = Timestamp::now().duration_since(sources.began);
         let health = checks.all().into_iter();
-        let nodes = sources.nodes.map(|source| {
-            let is_bad = |node: &NodeRow| node.state != "ready";
-            list(source(), |node| (node.state, is_bad(node)))
-        });
+        let nodes = sources
+            .nodes
+            .map(|source| list(source(), |node: &NodeRow| (node.state, node.state != "ready")));
         let services = sources.services.map(|source| {
-            let is_bad = |service: &ServiceRow| service.error.is_some() || service.state == "pending";
-            list(source(), |service| (service.state, is_bad(service)))
+            list(source(), |service: &ServiceRow| {
+                let is_bad = service.error.is_some() || service.state == "pending";
+                (service.state, is_bad)
+            })
         });
         let errors = sources.cloud.recent_errors().into_iter();
         json!({
@@ -253,17 +254,20 @@ fn is_route(metric: &str) -> bool {
 
 /// The samples of these metrics, with the meaning of the metric.
 fn figures(metrics: &str, is_shown: impl Fn(&str) -> bool) -> Vec<Value> {
-    let samples = metrics.lines().filter_map(|line| line.rsplit_once(' '));
-    let figure = |(series, value): (&str, &str)| {
+    let mut figures = Vec::new();
+    for line in metrics.lines() {
+        let Some((series, value)) = line.rsplit_once(' ') else {
+            continue;
+        };
         let (metric, labels) = series.split_once('{').unwrap_or((series, ""));
-        let name = format!("{metric} {}", labels.trim_end_matches('}'));
-        is_shown(metric).then(|| {
-            json!({
+        if is_shown(metric) {
+            let name = format!("{metric} {}", labels.trim_end_matches('}'));
+            figures.push(json!({
                 "name": name.trim_end(),
                 "value": value.parse::<f64>().ok(),
                 "meaning": meaning(metric),
-            })
-        })
-    };
-    samples.filter_map(figure).collect()
+            }));
+        }
+    }
+    figures
 }

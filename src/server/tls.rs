@@ -270,9 +270,12 @@ fn stored_pair(folder: &Path, address: IpAddr) -> Result<CertificateFiles> {
     }
     let (certificate, key) = generate(address)?;
     let write = |path: &Path, text: &str, mode: u32| {
-        let mut file = fs::OpenOptions::new();
-        let file = file.write(true).create_new(true).mode(mode).open(path);
-        file.and_then(|mut file| io::Write::write_all(&mut file, text.as_bytes()))
+        fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(mode)
+            .open(path)
+            .and_then(|mut file| io::Write::write_all(&mut file, text.as_bytes()))
             .with_context(|| format!("cannot write {}", path.display()))
     };
     fs::create_dir_all(folder).with_context(|| format!("cannot write {}", folder.display()))?;

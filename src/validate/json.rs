@@ -6,16 +6,16 @@ use std::collections::BTreeMap;
 use ccm_core::check::{Passed, Severity};
 use serde::Serialize;
 
-use super::{Report, Source, ValidationVerdict, manifest::Skipped};
+use super::{FindingSource, Report, ValidationVerdict, manifest::Skipped};
 
 const VERSION: u32 = 1;
 
 #[derive(Serialize)]
-struct Document<'a> {
+struct ReportDocument<'a> {
     version: u32,
     provider: &'a str,
     verdict: ValidationVerdict,
-    summary: Summary<'a>,
+    summary: ReportSummary<'a>,
     /// The scope of the credentials in the cloud.
     cloud: Option<&'a str>,
     findings: Vec<FindingView<'a>>,
@@ -25,7 +25,7 @@ struct Document<'a> {
 }
 
 #[derive(Serialize)]
-struct Summary<'a> {
+struct ReportSummary<'a> {
     errors: usize,
     warnings: usize,
     unknown: usize,
@@ -37,7 +37,7 @@ struct Summary<'a> {
 #[derive(Serialize)]
 struct FindingView<'a> {
     severity: &'static str,
-    source: Source,
+    source: FindingSource,
     file: Option<&'a str>,
     line: Option<usize>,
     column: Option<usize>,
@@ -67,11 +67,11 @@ pub(crate) fn render(report: &Report) -> serde_json::Result<String> {
             fix: &found.finding.fix,
         }
     });
-    let document = Document {
+    let document = ReportDocument {
         version: VERSION,
         provider: report.provider,
         verdict: report.verdict(),
-        summary: Summary {
+        summary: ReportSummary {
             errors: report.count(Severity::Error),
             warnings: report.count(Severity::Warning),
             unknown: report.count(Severity::Unknown),

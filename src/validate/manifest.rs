@@ -81,7 +81,7 @@ impl Skipped {
 
 /// Reads a file. `file`: its name, for messages.
 pub(super) fn read(file: &str, content: &[u8]) -> Reading {
-    let mut reader = Reader {
+    let mut reader = ManifestReader {
         file,
         reading: Reading::default(),
     };
@@ -109,12 +109,12 @@ pub(super) fn read(file: &str, content: &[u8]) -> Reading {
     reader.reading
 }
 
-struct Reader<'a> {
+struct ManifestReader<'a> {
     file: &'a str,
     reading: Reading,
 }
 
-impl Reader<'_> {
+impl ManifestReader<'_> {
     fn wrong(&mut self, service: Option<&str>, at: Position, message: impl Into<String>, fix: &str) {
         self.add((service, ""), at, message, fix);
     }

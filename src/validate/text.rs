@@ -4,7 +4,7 @@ use std::fmt::{self, Write as _};
 
 use ccm_core::check::Severity;
 
-use super::{Problem, Report, ValidationVerdict};
+use super::{FoundProblem, Report, ValidationVerdict};
 
 /// The text of the report.
 pub(crate) fn render(report: &Report) -> String {
@@ -44,7 +44,7 @@ fn write(report: &Report, out: &mut String) -> fmt::Result {
     write_summary(report, out)
 }
 
-fn write_finding(found: &Problem, out: &mut String) -> fmt::Result {
+fn write_finding(found: &FoundProblem, out: &mut String) -> fmt::Result {
     let finding = &found.finding;
     if let Some(place) = &finding.place {
         write!(out, "{place}: ")?;

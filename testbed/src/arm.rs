@@ -104,6 +104,18 @@ impl ArmServer {
         &self.endpoint
     }
 
+    /// The subscription of the cluster.
+    #[must_use]
+    pub fn subscription(&self) -> &str {
+        &self.subscription
+    }
+
+    /// The tenant of the subscription.
+    #[must_use]
+    pub fn tenant(&self) -> &str {
+        &self.tenant
+    }
+
     /// The ID of a resource of Microsoft.Network in the cluster's resource group.
     #[must_use]
     pub fn network_id(&self, name: &str) -> String {

@@ -60,15 +60,6 @@ impl Cloud {
         Ok(Self::Test(cloud, Mutex::default()))
     }
 
-    /// Whether the provider of the cloud implements load balancers.
-    #[must_use]
-    pub fn serves_services(&self) -> bool {
-        match self {
-            Self::Simulated(_) | Self::Real(..) => true,
-            Self::Test(cloud, _) => cloud.serves_services(),
-        }
-    }
-
     /// The value of `--cloud-provider`.
     #[must_use]
     pub fn provider(&self) -> &'static str {

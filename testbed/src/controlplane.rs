@@ -18,7 +18,7 @@ use anyhow::{Context as _, Result, bail};
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::api::{Api, ObjectMeta, PostParams};
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig};
 use serde::Deserialize;
 use serde_json::json;
 
@@ -284,6 +284,20 @@ impl Drop for ControlPlane {
 /// # Errors
 /// When the kubeconfig cannot be read or used.
 pub async fn client(kubeconfig: &Path) -> Result<kube::Client> {
+    Ok(kube::Client::try_from(client_config(kubeconfig).await?)?)
+}
+
+/// A client of the same API server without credentials.
+///
+/// # Errors
+/// When the kubeconfig is invalid.
+pub async fn client_without_credentials(kubeconfig: &Path) -> Result<kube::Client> {
+    let mut config = client_config(kubeconfig).await?;
+    config.auth_info = AuthInfo::default();
+    Ok(kube::Client::try_from(config)?)
+}
+
+async fn client_config(kubeconfig: &Path) -> Result<kube::Config> {
     crate::http::choose_cryptography();
     let read = Kubeconfig::read_from(kubeconfig)
         .with_context(|| format!("cannot read kubeconfig {}", kubeconfig.display()))?;
@@ -291,7 +305,7 @@ pub async fn client(kubeconfig: &Path) -> Result<kube::Client> {
     config.default_retry = false;
     // The server is on loopback, whatever the environment says.
     config.proxy_url = None;
-    Ok(kube::Client::try_from(config)?)
+    Ok(config)
 }
 
 /// The kubeconfig for another user of the same cluster, as JSON.

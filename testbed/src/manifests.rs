@@ -160,12 +160,19 @@ pub async fn bind(client: &Client, namespace: &str, account: &str, role: &str) -
 /// # Errors
 /// When the API server refuses an object, or the permissions do not take effect in time.
 pub async fn account(control_plane: &ControlPlane, file: &Path) -> Result<PathBuf> {
+    account_with(control_plane, &read(file)?).await
+}
+
+/// The same for these objects.
+///
+/// # Errors
+/// When the API server refuses an object, or the permissions do not take effect in time.
+pub async fn account_with(control_plane: &ControlPlane, objects: &[Value]) -> Result<PathBuf> {
     let client = control_plane.client().await?;
-    let objects = read(file)?;
-    for object in &objects {
+    for object in objects {
         apply(&client, object, false).await?;
     }
-    granted(control_plane, &objects, "kube-system", ACCOUNT).await
+    granted(control_plane, objects, "kube-system", ACCOUNT).await
 }
 
 /// Waits until the applied roles among these objects take effect for one account, and returns a kubeconfig of the account.

@@ -5,6 +5,7 @@
 
 mod answer;
 mod aws;
+mod azure;
 mod cloud;
 mod controls;
 mod front;
@@ -37,6 +38,7 @@ use answer::{ProxyBody, collect, next, refusal};
 pub use ccm_sim::Moment;
 
 pub use aws::{AwsDialect, READS as AWS_READS, refusal as aws_refusal};
+pub use azure::{AzureDialect, is_write as is_azure_write, refusal as azure_refusal};
 pub use cloud::{CloudProxy, Dialect};
 pub use controls::Controls;
 use front::{Front, accept, passed_on};
@@ -56,6 +58,8 @@ pub struct Proxy {
 
 struct Shared {
     upstream: kube::Client,
+    /// Sends requests with a token, if they are sent with it.
+    with_token: Option<kube::Client>,
     controls: Controls,
     /// Open watches, each with the sender that ends it.
     streams: Mutex<BTreeMap<u64, OpenWatch>>,
@@ -82,6 +86,26 @@ impl Proxy {
     /// # Errors
     /// When it cannot listen or write the file.
     pub async fn start(upstream: kube::Client, folder: &Path) -> Result<Self> {
+        Self::start_with(upstream, None, folder).await
+    }
+
+    /// As [`Self::start`]. Requests with a token are sent with it, by a client without credentials.
+    ///
+    /// # Errors
+    /// When it cannot listen or write the file.
+    pub async fn start_with_tokens(
+        upstream: kube::Client,
+        without_credentials: kube::Client,
+        folder: &Path,
+    ) -> Result<Self> {
+        Self::start_with(upstream, Some(without_credentials), folder).await
+    }
+
+    async fn start_with(
+        upstream: kube::Client,
+        with_token: Option<kube::Client>,
+        folder: &Path,
+    ) -> Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
         let kubeconfig = folder.join(format!("proxy-{}.kubeconfig", address.port()));
@@ -97,6 +121,7 @@ impl Proxy {
             .with_context(|| format!("cannot write {}", kubeconfig.display()))?;
         let shared = Arc::new(Shared {
             upstream,
+            with_token,
             controls: Controls::default(),
             streams: Mutex::default(),
         });
@@ -203,7 +228,14 @@ async fn forward(
         .body(KubeBody::from(body.to_vec()))
         .map_err(drop)?;
     *asked.headers_mut() = passed_on(&head.headers, header::AUTHORIZATION);
-    let answer = shared.upstream.send(asked).await.map_err(drop)?;
+    let client = match (&shared.with_token, head.headers.get(header::AUTHORIZATION)) {
+        (Some(client), Some(token)) => {
+            asked.headers_mut().insert(header::AUTHORIZATION, token.clone());
+            client
+        }
+        _ => &shared.upstream,
+    };
+    let answer = client.send(asked).await.map_err(drop)?;
     let (answered, mut body) = answer.into_parts();
     let body = if request.is_watch() && answered.status.is_success() {
         ProxyBody::Stream(stream(body, request, shared))

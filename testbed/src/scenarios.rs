@@ -54,12 +54,6 @@ impl Kind {
         Self::Release,
     ];
 
-    /// Whether the scenario has a Service.
-    #[must_use]
-    pub fn has_service(self) -> bool {
-        matches!(self, Self::Serve | Self::Reshape | Self::Release)
-    }
-
     /// The scenario with this many nodes on a simulated OpenStack.
     ///
     /// # Errors
@@ -85,9 +79,6 @@ impl Kind {
         cloud: Arc<dyn TestCloud>,
         nodes: usize,
     ) -> Result<Option<Box<dyn Scenario>>> {
-        if self.has_service() && !cloud.serves_services() {
-            return Ok(None);
-        }
         let site = Arc::new(Site::set(program, cloud).await?);
         // One node is always excluded from the load balancer.
         let services = |turn| Box::new(Services::new(Arc::clone(&site), nodes + 1, turn)) as _;

@@ -16,6 +16,7 @@ use k8s_openapi::api::core::v1::Service;
 use serde_json::Value;
 
 pub use aws::AwsCloud;
+pub use azure::AzureCloud;
 pub use digitalocean::DigitalOceanCloud;
 pub use gce::GceCloud;
 pub use openstack::{OpenStackCloud, service as openstack_service};
@@ -67,9 +68,9 @@ pub trait TestCloud: Debug + Send + Sync {
         ServiceShape::default()
     }
 
-    /// Whether tests and scenarios with Services run on this cloud.
-    fn serves_services(&self) -> bool {
-        true
+    /// Files below `deploy/` with rights in the cluster that the program needs only on this cloud.
+    fn roles(&self) -> &'static [&'static str] {
+        &[]
     }
 
     /// The program's calls since the start or since the party forgot its calls, by operation.
@@ -131,6 +132,8 @@ pub struct ServiceShape {
     pub has_affinity: bool,
     /// Annotations of a Service with an internal load balancer.
     pub internal: Value,
+    /// Whether all ports of a Service share one pool.
+    pub shares_pool: bool,
 }
 
 /// The load balancers of a cloud.
@@ -189,11 +192,22 @@ pub fn documents_config(provider: &str) -> Option<DocumentsConfig> {
 pub async fn start(provider: &str) -> Result<Option<Box<dyn TestCloud>>> {
     Ok(match provider {
         "aws" => Some(Box::new(AwsCloud::start().await?)),
+        "azure" => Some(Box::new(AzureCloud::start().await?)),
         "digitalocean" => Some(Box::new(DigitalOceanCloud::start().await?)),
         "gce" => Some(Box::new(GceCloud::start().await?)),
         "openstack" => Some(Box::new(OpenStackCloud::start().await?)),
         _ => None,
     })
+}
+
+/// What is wrong with the status of a Service whose load balancer has this one address.
+fn wrong_status(service: &Service, address: &str) -> Option<String> {
+    let status = service.status.as_ref();
+    let ingress = status.and_then(|status| status.load_balancer.as_ref()?.ingress.as_deref());
+    match ingress {
+        Some([only]) if only.ip.as_deref() == Some(address) => None,
+        other => Some(format!("status {other:?} instead of {address}")),
+    }
 }
 
 fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {

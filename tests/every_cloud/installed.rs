@@ -16,7 +16,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use crate::{LIMIT, on_each_with_load_balancers, program};
+use crate::{LIMIT, on_each, program};
 
 /// Starts the program with the arguments of this release.
 async fn start(cloud: &dyn TestCloud, stage: &Stage, helm: &Helm, release: &str) -> Ccm {
@@ -75,7 +75,7 @@ async fn end(stage: &Stage, mut ccm: Ccm) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_account_of_the_chart_has_every_right_that_is_needed() {
-    on_each_with_load_balancers(async |cloud| {
+    on_each(async |cloud| {
         let stage = Stage::set(program()).await.unwrap();
         stage.write_cloud_config(&cloud.config()).unwrap();
         let helm = Helm::new(HelmVersion::V3, stage.control_plane.kubeconfig()).unwrap();

@@ -16,7 +16,7 @@ use kube::{
 };
 use serde_json::json;
 
-use crate::{LIMIT, on_each_with_load_balancers, program};
+use crate::{LIMIT, on_each, program};
 
 const FLAGS: [&str; 3] = [
     "--leader-elect=false",
@@ -107,7 +107,7 @@ impl Life {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn from_the_first_node_to_the_last_service() {
-    on_each_with_load_balancers(async |cloud| {
+    on_each(async |cloud| {
         let life = Life::begin(cloud, NODES).await;
         let provider = life.cloud.provider();
         let ccm = life.start().await;

@@ -35,18 +35,3 @@ async fn on_each(test: impl AsyncFn(Arc<dyn TestCloud>)) {
     assert!(!clouds.is_empty(), "no cloud is compiled in");
     join_all(clouds.into_iter().map(|cloud| test(cloud))).await;
 }
-
-/// Runs a test with Services of type LoadBalancer on each cloud on which such tests run.
-async fn on_each_with_load_balancers(test: impl AsyncFn(Arc<dyn TestCloud>)) {
-    on_each(async |cloud| {
-        if cloud.serves_services() {
-            test(cloud).await;
-        } else {
-            say(format!(
-                "left out, since tests with Services do not run on this cloud yet: {}",
-                cloud.provider()
-            ));
-        }
-    })
-    .await;
-}

@@ -10,7 +10,7 @@ use std::{
 use ccm_testbed::{
     binary::Ccm,
     controlplane::{self, AuditEntry},
-    manifests::{self, USER},
+    manifests,
     nodes::{self, NodeSpec},
     proxy::{Action, Proxy, Rule},
     test_cloud::{Machine, TestCloud},
@@ -22,10 +22,12 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use crate::{LIMIT, life::Life, on_each_with_load_balancers};
+use crate::{LIMIT, life::Life, on_each};
 
 const NODES: usize = 3;
-/// A right that every role of the Go programs lacks. Without it, objects in the cloud get no ownership tag.
+/// The start of the names of the program's account, and of those of its controllers.
+const ACCOUNTS: &str = "system:serviceaccount:kube-system:";
+/// A right that the roles of the Go programs lack, except on Compute Engine. Without it, objects in the cloud get no ownership tag.
 const NEVER_GRANTED: &str = "get namespaces kube-system";
 
 /// The program with all of its work: nodes join and get routes, one leaves, a Service is created and deleted, and a client
@@ -39,19 +41,20 @@ struct Rights {
 
 impl Rights {
     /// Does all of this, except that no node leaves. The first patch of each node meets a conflict, so that the node is read.
-    /// `scraped`: the accepted status of an authorized request for the metrics.
-    async fn begin(cloud: Arc<dyn TestCloud>, role: &Path, scraped: &[u16]) -> Self {
+    /// `roles`: the account and its rights. `more`: further flags. `scraped`: the accepted status of an authorized request for the metrics.
+    async fn begin(cloud: Arc<dyn TestCloud>, roles: &[Value], more: &[&str], scraped: &[u16]) -> Self {
         let life = Life::begin(cloud, 0).await;
         let plane = &life.stage.control_plane;
-        let account = manifests::account(plane, role).await.unwrap();
-        let mut flags = vec![
+        let account = manifests::account_with(plane, roles).await.unwrap();
+        let mut flags = more.to_vec();
+        flags.extend([
             "--cluster-name=test",
             "--node-monitor-period=1s",
             "--node-deletion-grace=0s",
             "--node-deletion-confirm=1s",
             "--node-status-update-frequency=1s",
             "--authorization-always-allow-paths=/healthz,/readyz,/livez",
-        ];
+        ]);
         match life.cloud.routes() {
             Some(routes) => {
                 let table = routes.create_table().await.unwrap();
@@ -61,9 +64,10 @@ impl Rights {
             }
             None => flags.push("--configure-cloud-routes=false"),
         }
-        // The proxy sends requests as the account, with any credentials of the program.
+        // The proxy sends requests as the account, except those of controllers with accounts of their own.
         let upstream = controlplane::client(&account).await.unwrap();
-        let proxy = Proxy::start(upstream, life.stage.folder()).await.unwrap();
+        let others = controlplane::client_without_credentials(&account).await.unwrap();
+        let proxy = Proxy::start_with_tokens(upstream, others, life.stage.folder()).await.unwrap();
         let conflict = Action::status(409);
         let first_patch = Rule::when(
             |request| {
@@ -175,7 +179,7 @@ impl Rights {
     /// The requests of the program to the API server so far.
     fn requests(&self) -> Vec<AuditEntry> {
         let log = self.life.stage.control_plane.audit_log().unwrap();
-        log.into_iter().filter(|entry| entry.user == USER).collect()
+        log.into_iter().filter(|entry| entry.user.starts_with(ACCOUNTS)).collect()
     }
 
     /// The token of an account that may read the metrics and nothing else.
@@ -191,6 +195,12 @@ impl Rights {
     }
 }
 
+/// The roles of `deploy/` for a cloud.
+fn shipped_roles(cloud: &dyn TestCloud) -> Vec<Value> {
+    let files = ["base/rbac.yaml"].into_iter().chain(cloud.roles().iter().copied());
+    files.flat_map(|file| manifests::read(&manifests::shipped(file)).unwrap()).collect()
+}
+
 /// Every kind of request that was denied.
 fn denied(requests: &[AuditEntry]) -> BTreeSet<String> {
     let denied = requests.iter().filter(|entry| entry.code == 403);
@@ -199,15 +209,14 @@ fn denied(requests: &[AuditEntry]) -> BTreeSet<String> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn all_rights_of_the_manifest_are_needed_and_no_others() {
-    let file = manifests::shipped("base/rbac.yaml");
-    let manifest = manifests::read(&file).unwrap();
-    let (mut granted, borrowed) = (manifests::rights(&manifest), manifests::borrowed(&manifest));
-    assert!(!granted.is_empty());
-    // The cluster defines the roles that the manifest binds. Each of them must be used, but not each right in it.
-    granted.extend(borrowed.into_iter().filter(|right| right.verb == "create"));
-    on_each_with_load_balancers(async |cloud| {
+    on_each(async |cloud| {
         let provider = cloud.provider();
-        let rights = Rights::begin(cloud, &file, &[200]).await;
+        let manifest = shipped_roles(&*cloud);
+        let (mut granted, borrowed) = (manifests::rights(&manifest), manifests::borrowed(&manifest));
+        assert!(!granted.is_empty());
+        // The cluster defines the roles that the manifest binds. Each of them must be used, but not each right in it.
+        granted.extend(borrowed.into_iter().filter(|right| right.verb == "create"));
+        let rights = Rights::begin(cloud, &manifest, &[], &[200]).await;
         let leaver = rights.lose_machine().await;
         rights.deleted(leaver).await;
         let log = rights.life.log();
@@ -223,6 +232,14 @@ async fn all_rights_of_the_manifest_are_needed_and_no_others() {
     .await;
 }
 
+/// The flag with which the Go program of this cloud runs, if its rights are those of several accounts.
+fn flags_of_upstream(provider: &str) -> &'static [&'static str] {
+    match provider {
+        "gce" => &["--use-service-account-credentials"],
+        _ => &[],
+    }
+}
+
 /// The role of the Go program of a cloud.
 fn upstream(provider: &str) -> PathBuf {
     let file = match provider {
@@ -234,27 +251,33 @@ fn upstream(provider: &str) -> PathBuf {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_role_of_the_go_program_is_enough_to_change_the_image_alone() {
-    on_each_with_load_balancers(async |cloud| {
+    on_each(async |cloud| {
         let provider = cloud.provider();
-        let rights = Rights::begin(cloud, &upstream(provider), &[200, 503]).await;
+        let role = manifests::read(&upstream(provider)).unwrap();
+        let rights = Rights::begin(cloud, &role, flags_of_upstream(provider), &[200, 503]).await;
         let leaver = rights.lose_machine().await;
         rights.deleted(leaver).await;
         let mut denied = denied(&rights.end().await);
-        // Without these rights, the program cannot authenticate clients of the metrics.
+        // Without these rights, the program cannot authenticate and authorize clients of the metrics.
         for right in [
             "create tokenreviews ",
+            "create subjectaccessreviews ",
             "list configmaps extension-apiserver-authentication",
         ] {
             denied.remove(right);
         }
-        assert_eq!(denied, BTreeSet::from([NEVER_GRANTED.to_owned()]), "{provider}");
+        let expected: &[&str] = match provider {
+            "gce" => &[],
+            _ => &[NEVER_GRANTED],
+        };
+        assert!(denied.iter().eq(expected), "{provider}: {denied:?}");
     })
     .await;
 }
 
-/// The role of `deploy/` without the right to delete nodes.
-fn without_deletion(folder: &Path) -> PathBuf {
-    let mut objects = manifests::read(&manifests::shipped("base/rbac.yaml")).unwrap();
+/// The roles of `deploy/` for a cloud without the right to delete nodes.
+fn without_deletion(cloud: &dyn TestCloud) -> Vec<Value> {
+    let mut objects = shipped_roles(cloud);
     let mut removed = 0;
     for object in &mut objects {
         for rule in object.get_mut("rules").and_then(Value::as_array_mut).into_iter().flatten() {
@@ -267,19 +290,15 @@ fn without_deletion(folder: &Path) -> PathBuf {
         }
     }
     assert_eq!(removed, 1);
-    let file = folder.join("without-deletion.yaml");
-    let texts: Vec<_> = objects.iter().map(ToString::to_string).collect();
-    std::fs::write(&file, texts.join("\n---\n")).unwrap();
-    file
+    objects
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_the_right_to_delete_nodes_one_warning_names_it_and_everything_else_works() {
-    let folder = tempfile::tempdir().unwrap();
-    let role = without_deletion(folder.path());
-    on_each_with_load_balancers(async |cloud| {
+    on_each(async |cloud| {
         let provider = cloud.provider();
-        let rights = Rights::begin(cloud, &role, &[200]).await;
+        let role = without_deletion(&*cloud);
+        let rights = Rights::begin(cloud, &role, &[], &[200]).await;
         let leaver = rights.lose_machine().await;
         let event = rights.event(leaver, "DeletingNodeFailed").await;
         let message = event.message.unwrap_or_default();

@@ -15,14 +15,10 @@ use crate::{on_each, program};
 /// The longest duration of a storm.
 const STORM: Duration = Duration::from_secs(6);
 
-/// The scenario on this cloud. Returns `None` for routes on a cloud without routes, and for Services on a cloud without load
-/// balancers.
+/// The scenario on this cloud. Returns `None` for routes on a cloud without routes.
 async fn set(kind: Kind, cloud: Arc<dyn TestCloud>, nodes: usize) -> Option<Box<dyn Scenario>> {
     let provider = cloud.provider();
-    let is_unsupported = match kind {
-        Kind::Routes => cloud.routes().is_none(),
-        _ => kind.has_service() && !cloud.serves_services(),
-    };
+    let is_unsupported = kind == Kind::Routes && cloud.routes().is_none();
     let scenario = kind.set_on(&program(), cloud, nodes).await.unwrap();
     assert!(scenario.is_some() || is_unsupported, "{provider}: {kind:?} is not supported");
     scenario

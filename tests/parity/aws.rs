@@ -15,6 +15,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     cases,
+    names::balancer_name,
     play::CLUSTER,
     site::{Call, Host, Names, PresentNames, Site},
 };
@@ -30,13 +31,6 @@ const PATTERNS: [(&str, &str); 4] = [
 pub(crate) struct AwsSite {
     account: Account<'static>,
     machines: Vec<Machine>,
-}
-
-/// The name of a Service's load balancer.
-fn balancer_name(uid: &str) -> String {
-    let mut name = format!("a{}", uid.replace('-', ""));
-    name.truncate(32);
-    name
 }
 
 impl AwsSite {

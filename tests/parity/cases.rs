@@ -16,6 +16,18 @@ pub(crate) struct Case {
     #[serde(default)]
     pub(crate) flags: Vec<String>,
     pub(crate) services: Vec<Value>,
+    /// The kinds of the cluster's machines, if the cloud has several, with the number of each.
+    #[serde(default)]
+    pub(crate) cluster: Value,
+    /// Why the case is not played yet.
+    #[serde(default)]
+    pub(crate) unplayed: Option<String>,
+    /// Resources of the user that exist before the Services.
+    #[serde(default)]
+    pub(crate) seed: Vec<Value>,
+    /// Services that a step creates.
+    #[serde(default)]
+    pub(crate) later: Vec<String>,
     #[serde(default)]
     pub(crate) one_by_one: bool,
     #[serde(default)]
@@ -28,7 +40,7 @@ pub(crate) fn read(cloud: &str, file: &str) -> Result<String> {
     fs::read_to_string(&path).with_context(|| path.display().to_string())
 }
 
-/// The cases of a cloud, those with the same config and flags beside each other.
+/// The cases of a cloud that are played, those with the same machines, config and flags beside each other.
 pub(crate) fn cases(cloud: &str) -> Result<Vec<Case>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/parity/{cloud}/cases"));
     let mut files: Vec<_> = fs::read_dir(folder)?
@@ -39,9 +51,9 @@ pub(crate) fn cases(cloud: &str) -> Result<Vec<Case>> {
     for file in files {
         let text = read(cloud, &format!("cases/{file}"))?;
         let documents: Vec<Case> = serde_saphyr::from_multiple(&text).context(file)?;
-        cases.extend(documents);
+        cases.extend(documents.into_iter().filter(|case| case.unplayed.is_none()));
     }
-    cases.sort_by_key(|case| (case.config.to_string(), case.flags.clone()));
+    cases.sort_by_key(|case| (case.cluster.to_string(), case.config.to_string(), case.flags.clone()));
     Ok(cases)
 }
 

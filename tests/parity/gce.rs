@@ -16,10 +16,11 @@ use kube::{Api, Client, api::PostParams};
 use parking_lot::Mutex;
 use regex::Regex;
 use reqwest::Method;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::{
     cases::{items, text},
+    names::balancer_name,
     play::CLUSTER,
     site::{Call, Host, Names, PresentNames, Site},
 };
@@ -62,6 +63,8 @@ const LEFT_OUT: [&str; 8] = [
 const LINK: &str = "https://www.googleapis.com/compute/v1/";
 /// The cluster ID in the names of resources that Services share. The recordings have another one.
 const CLUSTER_ID: &str = "0123456789abcdef";
+/// The firewall rule for the shared health check of external load balancers.
+const SHARED_FIREWALL: &str = "k8s-0123456789abcdef-node-http-hc";
 /// The description of upstream's routes.
 const ROUTE_DESCRIPTION: &str = "k8s-node-route";
 
@@ -72,13 +75,6 @@ pub(crate) struct GceSite {
     reserved: BTreeMap<String, String>,
     /// Names of addresses of forwarding rules. An address keeps its name after the deletion of its rule.
     addresses: Mutex<BTreeMap<String, String>>,
-}
-
-/// The name of a Service's load balancer.
-fn balancer_name(uid: &str) -> String {
-    let mut name = format!("a{}", uid.replace('-', ""));
-    name.truncate(32);
-    name
 }
 
 /// The zone of an instance of the recordings.
@@ -213,24 +209,7 @@ fn recorded(path: &str, resource: &Value) -> Value {
         fields.insert("name".to_owned(), json!(name));
     }
     fields.insert("scope".to_owned(), json!(scope));
-    sorted(&Value::Object(fields))
-}
-
-/// The value with its lists sorted, as in `normal` of the recorder.
-fn sorted(value: &Value) -> Value {
-    match value {
-        Value::Object(fields) => fields
-            .iter()
-            .map(|(field, value)| (field.clone(), sorted(value)))
-            .collect::<Map<_, _>>()
-            .into(),
-        Value::Array(list) => {
-            let mut list: Vec<_> = list.iter().map(sorted).collect();
-            list.sort_by_key(ToString::to_string);
-            list.into()
-        }
-        _ => value.clone(),
-    }
+    Value::Object(fields)
 }
 
 impl Site for GceSite {
@@ -359,6 +338,15 @@ impl Site for GceSite {
 
     async fn rebuild(&self, phase: &Value, names: &mut PresentNames) -> Result<()> {
         rebuild::rebuild(self, phase, names).await
+    }
+
+    /// The firewall rule for the shared health check loses its destination, as `docs/migration.md` says.
+    fn is_takeover_write(&self, call: &str) -> bool {
+        call.contains("firewalls.update") && call.contains(SHARED_FIREWALL)
+    }
+
+    fn is_changed_by_takeover(&self, path: &str) -> bool {
+        path.starts_with(&format!("cloud/firewalls[{SHARED_FIREWALL}]/destinationRanges"))
     }
 
     fn writes_of_upstream(&self, got: &Value, hosts: &[Host], config: &Value) -> Vec<String> {

@@ -6,6 +6,7 @@
 mod aws;
 mod cases;
 mod compare;
+mod names;
 mod play;
 mod rules;
 mod run;

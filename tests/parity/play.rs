@@ -184,6 +184,7 @@ impl<S: Site> Play<S> {
 
     /// Plays a case to its end, and deletes its remaining objects.
     pub(crate) async fn case(&mut self, case: &Case, rules: &Rules) -> Result<Vec<Phase>> {
+        self.site.seed(&case.seed).await?;
         self.run_with(&case.config, &case.flags).await?;
         let mut case_state = CaseState::new(S::CLOUD, case)?;
         let mut phases = Vec::new();
@@ -197,12 +198,18 @@ impl<S: Site> Play<S> {
             }
         } else {
             for service in &case.services {
-                self.create(&mut case_state, service).await?;
+                if !case.later.contains(&name_of(service)) {
+                    self.create(&mut case_state, service).await?;
+                }
             }
             phases.push(self.phase(&mut case_state, "create", &moment, rules).await?);
         }
         for step in &case.steps {
             moment = self.site.mark()?;
+            let created = case.services.iter().find(|service| step["create"] == name_of(service));
+            if let Some(service) = created {
+                self.create(&mut case_state, service).await?;
+            }
             self.step(&self.substitute(step).await?, &names).await?;
             phases.push(self.phase(&mut case_state, &text(&step["name"]), &moment, rules).await?);
         }
@@ -242,7 +249,11 @@ impl<S: Site> Play<S> {
     }
 
     async fn patch_node(&self, step: &Value, what: &str) -> Result<()> {
-        let at = RECORDED_NODES.iter().position(|node| step["node"] == *node);
+        // Cases of Azure have the number of the node.
+        let at = match step["node"].as_u64() {
+            Some(number) => usize::try_from(number)?.checked_sub(1),
+            None => RECORDED_NODES.iter().position(|node| step["node"] == *node),
+        };
         let node = at.and_then(|at| Some(self.site.nodes().get(at)?.name.clone()));
         let node = node.context("an unknown node")?;
         let patch = Patch::Merge(&step[what]);
@@ -462,7 +473,7 @@ impl<S: Site> Play<S> {
     pub(crate) async fn tidy(&self, names: &[String]) -> Result<()> {
         for name in names {
             if let Some(service) = self.services.get_opt(name).await?
-                && service.metadata.finalizers.is_some_and(|list| list.contains(&FINALIZER.to_owned()))
+                && service.metadata.finalizers.is_some_and(|list| !list.is_empty())
             {
                 let patch = json!({"metadata": {"finalizers": null}});
                 self.services.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await?;

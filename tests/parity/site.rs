@@ -14,6 +14,8 @@ pub(crate) trait Site {
     const CLOUD: &'static str;
     /// Whether names of objects contain the UIDs of nodes.
     const NAMES_NODES_BY_UID: bool = false;
+    /// Whether Services share load balancers, so that the recordings of two cases cannot be rebuilt beside each other.
+    const SHARES_LOAD_BALANCERS: bool = false;
     /// A moment in the log of calls.
     type Moment;
 
@@ -55,6 +57,11 @@ pub(crate) trait Site {
     /// All objects that may be created for the Services of these UIDs, and the names of their IDs.
     async fn dump(&self, uids: &BTreeMap<String, String>) -> Result<(Value, Names)>;
 
+    /// Creates resources of the user that exist before the Services of a case.
+    async fn seed(&self, _resources: &[Value]) -> Result<()> {
+        Ok(())
+    }
+
     /// Removes the first object whose path matches this regular expression, without the program.
     async fn remove(&self, pattern: &str) -> Result<()> {
         bail!("{} has no step that removes {pattern}", Self::CLOUD)
@@ -69,6 +76,16 @@ pub(crate) trait Site {
     /// Releases resources of the cloud.
     async fn leave(&self) -> Result<()> {
         Ok(())
+    }
+
+    /// Whether the program sends this call deliberately when it takes over upstream's objects.
+    fn is_takeover_write(&self, _call: &str) -> bool {
+        false
+    }
+
+    /// Whether such a write changes the value at this path, as the comparison prints it.
+    fn is_changed_by_takeover(&self, _path: &str) -> bool {
+        false
     }
 
     /// The writes of the upstream program after a rollback to it. `got`: the result of [`crate::play::Play::observe`].

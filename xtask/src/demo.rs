@@ -133,18 +133,6 @@ async fn demo(options: &DemoOptions, program: PathBuf) -> Result<()> {
     screen.clear();
     print(at_end.render(&finished, FINAL_ROWS).trim_end());
 
-    if !cloud.serves_services() {
-        print("");
-        say(&format!(
-            "the provider {} has no load balancers yet: the demo has no Services",
-            cloud.provider()
-        ));
-        return if options.once {
-            Ok(())
-        } else {
-            wait(&stage, &mut ccm).await
-        };
-    }
     let forwarder = match &cloud {
         Cloud::Simulated(cloud) => Some(Forwarder::start(cloud.control())),
         Cloud::Real(..) | Cloud::Test(..) => None,

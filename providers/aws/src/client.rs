@@ -199,11 +199,11 @@ impl Api {
     pub(crate) async fn reconnect(&self, connection: Connection) -> Result<()> {
         let shared = &self.shared;
         let mut state = ConnectionState::new(connection, &shared.region, &shared.user_agent).await?;
-        let attempt = || async {
+        let zones = self.gate.call(Op::Zones, Priority::User, || async {
             let request = state.clients.ec2.describe_availability_zones();
             Box::pin(request.send()).await.map_err(|error| failure(&error))
-        };
-        accepted(self.gate.call(Op::Zones, Priority::User, attempt).await)?;
+        });
+        accepted(zones.await)?;
         let mut last = shared.state.write();
         state.generation = last.generation + 1;
         *last = state;
@@ -259,7 +259,7 @@ impl Client {
     {
         let Api { shared, gate } = &self.api;
         let clock_corrected = AtomicBool::new(false);
-        let attempt = || async {
+        let answer = gate.call(op, self.priority, || async {
             let clients = Arc::clone(&shared.state.read().clients);
             let began = Instant::now();
             // The SDK's futures are large.
@@ -289,8 +289,8 @@ impl Client {
                 return Err(error.with_retry(Retry::Backoff));
             }
             Err(error)
-        };
-        gate.call(op, self.priority, attempt).await
+        });
+        answer.await
     }
 
     /// As [`Self::call`], for a call whose response has no content.

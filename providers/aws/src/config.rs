@@ -162,9 +162,12 @@ pub(crate) struct SharedProbe {
 impl Config {
     /// The changes from this config to a new one. Credentials, endpoints and quotas can be applied while running.
     pub(crate) fn changes(&self, new: &Self) -> ConfigChanges {
-        let files = new.file_hashes.iter();
-        let files = files.filter(|file| !self.file_hashes.contains(file));
-        let rotated: Vec<_> = files.map(|(variable, _)| format!("file of {variable}")).collect();
+        let rotated: Vec<_> = new
+            .file_hashes
+            .iter()
+            .filter(|file| !self.file_hashes.contains(file))
+            .map(|(variable, _)| format!("file of {variable}"))
+            .collect();
         let keys = self.conf.changed_keys(&new.conf).into_iter();
         let (live, restart): (Vec<_>, Vec<_>) = keys.partition(|key| is_live(key));
         ConfigChanges {

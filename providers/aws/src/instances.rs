@@ -262,7 +262,7 @@ impl InstanceSource for Ec2Source {
                 Some(text.to_owned())
             }
         };
-        let answer = |instance: &&Instance| {
+        let answers = instances.iter().map(|instance| {
             let zone_id = zones.get(&instance.zone).cloned();
             Ok(NodeInstance {
                 instance_type: text(&instance.instance_type),
@@ -274,8 +274,8 @@ impl InstanceSource for Ec2Source {
                 labels: zone_id.map(|id| (ZONE_ID.to_owned(), id)).into_iter().collect(),
                 ..self.existence(instance)
             })
-        };
-        instances.iter().map(answer).collect()
+        });
+        answers.collect()
     }
 }
 
@@ -284,8 +284,7 @@ impl Ec2Source {
     async fn zone_ids(&self, instances: &[&Instance], priority: Priority) -> Result<Arc<ZoneIds>> {
         let read = |freshness| {
             let client = self.api.at(priority);
-            let load = || async move { client.zones().await };
-            self.zones.get((), freshness, priority, load)
+            self.zones.get((), freshness, priority, || async move { client.zones().await })
         };
         let zones = read(Freshness::AtMost(ZONES_MAX_AGE)).await?;
         let mut names = instances.iter().map(|instance| &instance.zone);

@@ -4,6 +4,7 @@ use ccm_core::{
     BuildContext, ErrorKind, Priority, async_trait,
     check::{Checker, CloudReport, ConfigSource, Finding, Inspection, PermissionCheck, Severity, in_time},
     config::{ConfigFiles, KeyPath, Parsed},
+    load_balancer::{ServiceFinding, ServiceView},
     registry::CheckerResult,
 };
 use serde::Deserialize;
@@ -12,6 +13,7 @@ use serde_json::Value;
 use crate::{
     client::{Arm, resource::Resource},
     config::{self, Settings},
+    load_balancer::{BalancerSettings, annotations::TABLE, spec::Spec},
     scope,
 };
 
@@ -33,6 +35,33 @@ const SCALE_SET_ACTIONS: [&str; 2] = [
 const ROUTE_ACTIONS: [&str; 2] = [
     "Microsoft.Network/routeTables/read",
     "Microsoft.Network/routeTables/write",
+];
+
+/// The actions that load balancers need.
+const BALANCER_ACTIONS: [&str; 13] = [
+    "Microsoft.Network/loadBalancers/read",
+    "Microsoft.Network/loadBalancers/write",
+    "Microsoft.Network/loadBalancers/delete",
+    "Microsoft.Network/loadBalancers/backendAddressPools/join/action",
+    "Microsoft.Network/publicIPAddresses/write",
+    "Microsoft.Network/publicIPAddresses/delete",
+    "Microsoft.Network/publicIPAddresses/join/action",
+    "Microsoft.Network/publicIPPrefixes/join/action",
+    "Microsoft.Network/networkInterfaces/write",
+    "Microsoft.Network/networkSecurityGroups/join/action",
+    "Microsoft.Compute/virtualMachineScaleSets/write",
+    "Microsoft.Compute/virtualMachineScaleSets/virtualMachines/write",
+    "Microsoft.Network/loadBalancers/backendAddressPools/write",
+];
+/// Further actions for the network security group.
+const SECURITY_GROUP_ACTIONS: [&str; 2] = [
+    "Microsoft.Network/networkSecurityGroups/read",
+    "Microsoft.Network/networkSecurityGroups/write",
+];
+/// Further actions for the subnets of internal load balancers.
+const SUBNET_ACTIONS: [&str; 2] = [
+    "Microsoft.Network/virtualNetworks/subnets/read",
+    "Microsoft.Network/virtualNetworks/subnets/join/action",
 ];
 
 /// Actions that one role assignment permits.
@@ -63,6 +92,13 @@ impl Checker for Inspector {
         Finding::of_warnings(&self.loaded)
     }
 
+    fn service(&self, service: &ServiceView) -> Option<Vec<ServiceFinding>> {
+        let settings = BalancerSettings::new(&self.loaded.value);
+        let spec = Spec::of(service, &self.context.cluster_name, &settings);
+        let invalid = spec.invalid(service, &settings);
+        Some(TABLE.findings(&service.annotations, &invalid, &[]))
+    }
+
     async fn cloud(&self) -> CloudReport {
         let settings = &self.loaded.value;
         let mut inspection = Inspection {
@@ -84,7 +120,7 @@ impl Checker for Inspector {
         inspection.report.pass("login", "Azure accepts the credentials");
         roles(&arm, settings, &mut inspection.report).await;
         route_table(&arm, settings, &mut inspection).await;
-        inspection.report.leave_out("Load balancers: this provider has none.");
+        security_group(&arm, settings, &mut inspection).await;
         inspection.report
     }
 }
@@ -111,6 +147,18 @@ fn needed_actions(settings: &Settings) -> Vec<&'static str> {
     if !settings.conf.route_table_name.is_empty() && is_own_group && !settings.has_network_subscription() {
         actions.extend(ROUTE_ACTIONS);
     }
+    let is_here = |group: &str| {
+        group.eq_ignore_ascii_case(&settings.resource_group) && !settings.has_network_subscription()
+    };
+    if !settings.conf.security_group_name.is_empty() && is_here(settings.load_balancer_group()) {
+        actions.extend(BALANCER_ACTIONS);
+        if is_here(settings.security_group_group()) {
+            actions.extend(SECURITY_GROUP_ACTIONS);
+        }
+        if is_here(settings.network_group()) {
+            actions.extend(SUBNET_ACTIONS);
+        }
+    }
     actions
 }
 
@@ -119,13 +167,15 @@ fn missing_actions<'a>(permissions: &[Value], needed: &[&'a str]) -> Vec<&'a str
         .iter()
         .filter_map(|value| serde_json::from_value(value.clone()).ok())
         .collect();
-    let is_permitted = |action: &str| {
-        permissions.iter().any(|permission| {
+    let mut missing = needed.to_vec();
+    missing.retain(|action| {
+        let is_permitted = permissions.iter().any(|permission| {
             permission.actions.iter().any(|pattern| matches(pattern, action))
                 && !permission.not_actions.iter().any(|pattern| matches(pattern, action))
-        })
-    };
-    needed.iter().copied().filter(|action| !is_permitted(action)).collect()
+        });
+        !is_permitted
+    });
+    missing
 }
 
 /// Whether a pattern of a role, in which `*` is any text, is that of an action.
@@ -166,6 +216,29 @@ async fn route_table(arm: &Arm, settings: &Settings, inspection: &mut Inspection
     }
 }
 
+/// Whether the network security group exists, which load balancers need.
+async fn security_group(arm: &Arm, settings: &Settings, inspection: &mut Inspection<'_>) {
+    let (group, name) = (settings.security_group_group(), settings.conf.security_group_name.as_str());
+    if name.is_empty() {
+        inspection.report.leave_out("Load balancers: securityGroupName is not set.");
+        return;
+    }
+    let key = KeyPath::key("securityGroupName");
+    match in_time(arm.find(Resource::SecurityGroup { group, name }, Priority::User)).await {
+        Ok(Some(_)) => {
+            inspection
+                .report
+                .pass("securityGroupName", format!("network security group {name} exists"));
+        }
+        Ok(None) => {
+            let text = format!("network security group {name} not found in resource group {group}");
+            let fix = "create it and assign it to the nodes' subnet, or correct the name";
+            inspection.add_finding(Severity::Error, key, text, fix);
+        }
+        Err(error) => inspection.failed(key, &error),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -180,7 +253,12 @@ mod tests {
         let role: Value = serde_json::from_str(include_str!("../../../deploy/azure/role.json")).unwrap();
         let actions = role["Actions"].as_array().unwrap();
         let actions: BTreeSet<&str> = actions.iter().map(|action| action.as_str().unwrap()).collect();
-        let needed = NODE_ACTIONS.iter().chain(&SCALE_SET_ACTIONS).chain(&ROUTE_ACTIONS);
+        let needed = NODE_ACTIONS
+            .iter()
+            .chain(&SCALE_SET_ACTIONS)
+            .chain(&ROUTE_ACTIONS)
+            .chain(&BALANCER_ACTIONS);
+        let needed = needed.chain(&SECURITY_GROUP_ACTIONS).chain(&SUBNET_ACTIONS);
         assert_eq!(actions, needed.copied().collect());
     }
 

@@ -45,9 +45,13 @@ use crate::{
 /// How long one request may take.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long an operation may take.
-const OPERATION_TIMEOUT: Duration = Duration::from_secs(15 * 60);
+pub(crate) const OPERATION_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 /// The first read of an operation's state comes after this time.
 const FIRST_POLL: Duration = Duration::from_secs(1);
+/// The longest time between two reads of an operation's state.
+const LONGEST_POLL: Duration = Duration::from_secs(30);
+/// The wait before a change of a busy resource is tried again.
+const BUSY: Duration = Duration::from_secs(2);
 /// Members of documents that many readers use.
 pub(crate) mod field {
     pub(crate) const ETAG: &str = "etag";
@@ -55,7 +59,7 @@ pub(crate) mod field {
     pub(crate) const PROPERTIES: &str = "properties";
     pub(crate) const TAGS: &str = "tags";
     /// The path of the state.
-    pub(super) const STATE_PATH: &str = "/properties/provisioningState";
+    pub(crate) const STATE_PATH: &str = "/properties/provisioningState";
 }
 
 /// The Azure Resource Manager with the credentials of one principal. Clones share everything except the fence.
@@ -109,6 +113,27 @@ struct ArmRequest<'a> {
     method: Method,
     body: Option<Vec<u8>>,
     if_match: Option<HeaderValue>,
+    /// Whether the caller waits if the resource is busy, so that the gate does not.
+    returns_busy: bool,
+}
+
+/// A change that Azure accepted.
+#[derive(Debug)]
+pub(crate) struct AcceptedPut {
+    /// The document in the answer.
+    pub(crate) document: Value,
+    /// The operation, unless it has ended.
+    pub(crate) operation: Option<AsyncOperation>,
+}
+
+/// An operation that Azure has not finished.
+#[derive(Debug)]
+pub(crate) struct AsyncOperation {
+    url: Url,
+    is_network: bool,
+    began: Instant,
+    /// The time from the acceptance to the first poll.
+    pub(crate) first_poll: Duration,
 }
 
 /// One page of a list.
@@ -118,6 +143,20 @@ struct ListPage {
     value: Vec<Value>,
     #[serde(default, rename = "nextLink")]
     next: Option<String>,
+}
+
+impl AsyncOperation {
+    /// The time until the next poll. A change is seen at most this much later than it could be.
+    fn next_poll(&self, answer: &Answer) -> Duration {
+        let pause = (self.began.elapsed().mul_f64(0.15) + FIRST_POLL).min(LONGEST_POLL);
+        pause.max(requested_pause(answer))
+    }
+}
+
+/// The pause that an answer asks for.
+fn requested_pause(answer: &Answer) -> Duration {
+    let seconds = answer.header("retry-after").and_then(|text| text.trim().parse().ok());
+    Duration::from_secs(seconds.unwrap_or_default()).min(Retry::LONGEST_AFTER)
 }
 
 /// The state of an operation.
@@ -229,6 +268,7 @@ impl Arm {
             method: Method::GET,
             body: None,
             if_match: None,
+            returns_busy: false,
         };
         match self.json(&request, priority).await {
             Ok(document) => Ok(Some(document)),
@@ -260,6 +300,7 @@ impl Arm {
             method: Method::GET,
             body: None,
             if_match: None,
+            returns_busy: false,
         };
         let page: ListPage = self.json(&request, priority).await?;
         let next = page.next.filter(|next| !next.is_empty()).map(|next| self.own_url(&next)).transpose()?;
@@ -294,6 +335,57 @@ impl Arm {
         document: &Value,
         priority: Priority,
     ) -> Result<Option<Value>> {
+        let accepted = self.send_put(resource, document, false, priority).await?;
+        if let Some(operation) = accepted.operation {
+            self.wait(&operation, priority).await?;
+        }
+        self.find(resource, priority).await
+    }
+
+    /// Replaces a document, and does not wait until the change is in effect. `If-Match` as in [`put`](Self::put).
+    ///
+    /// # Errors
+    /// As [`put`](Self::put). A resource that is busy is a `Conflict` with a wait.
+    pub(crate) async fn begin_put(
+        &self,
+        resource: Resource<'_>,
+        document: &Value,
+        priority: Priority,
+    ) -> Result<AcceptedPut> {
+        self.send_put(resource, document, true, priority).await
+    }
+
+    /// Deletes a resource. `None`: it does not exist any more.
+    ///
+    /// # Errors
+    /// As [`begin_put`](Self::begin_put).
+    pub(crate) async fn begin_delete(
+        &self,
+        resource: Resource<'_>,
+        priority: Priority,
+    ) -> Result<Option<AsyncOperation>> {
+        let request = ArmRequest {
+            subject: Subject::Resource(resource),
+            method: Method::DELETE,
+            body: None,
+            if_match: None,
+            returns_busy: true,
+        };
+        match self.send(&request, priority).await {
+            Ok((_, answer)) if answer.status == StatusCode::NO_CONTENT => Ok(None),
+            Ok((_, answer)) => self.operation(&request, &answer),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn send_put(
+        &self,
+        resource: Resource<'_>,
+        document: &Value,
+        returns_busy: bool,
+        priority: Priority,
+    ) -> Result<AcceptedPut> {
         let body = serde_json::to_vec(document).map_err(|error| {
             Error::new(ErrorKind::Unexpected, "the document is not JSON").with_source(error)
         })?;
@@ -304,59 +396,87 @@ impl Arm {
             method: Method::PUT,
             body: Some(body),
             if_match: if_match.map_err(|_| Error::new(ErrorKind::Unexpected, "the etag is not a header"))?,
+            returns_busy,
         };
         let (_, answer) = self.send(&request, priority).await?;
-        let reply: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
-        let state = reply.pointer(field::STATE_PATH).and_then(Value::as_str);
+        let document: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+        let state = document.pointer(field::STATE_PATH).and_then(Value::as_str);
         let is_done = state.is_some_and(|state| state.eq_ignore_ascii_case("Succeeded"));
-        let operation = answer.header("azure-asyncoperation").or_else(|| answer.header("location"));
-        if let Some(operation) = operation
-            && !is_done
-        {
-            let operation = self.own_url(operation)?;
-            self.wait(&operation, request.is_network(), priority).await?;
-        }
-        self.find(resource, priority).await
+        let operation = if is_done {
+            None
+        } else {
+            self.operation(&request, &answer)?
+        };
+        Ok(AcceptedPut { document, operation })
+    }
+
+    /// The operation that an answer names.
+    fn operation(&self, request: &ArmRequest<'_>, answer: &Answer) -> Result<Option<AsyncOperation>> {
+        let url = answer.header("azure-asyncoperation").or_else(|| answer.header("location"));
+        let Some(url) = url else {
+            return Ok(None);
+        };
+        Ok(Some(AsyncOperation {
+            url: self.own_url(url)?,
+            is_network: request.is_network(),
+            began: Instant::now(),
+            first_poll: FIRST_POLL.max(requested_pause(answer)),
+        }))
     }
 
     /// Waits for the end of an operation.
-    async fn wait(&self, operation: &Url, is_network: bool, priority: Priority) -> Result<()> {
+    async fn wait(&self, operation: &AsyncOperation, priority: Priority) -> Result<()> {
+        let mut pause = operation.first_poll;
+        loop {
+            sleep(pause).await;
+            match self.poll(operation, priority).await? {
+                None => return Ok(()),
+                Some(next) => pause = next,
+            }
+            let elapsed = operation.began.elapsed();
+            if elapsed > OPERATION_TIMEOUT {
+                let path = operation.url.path();
+                let text = format!("{path}: not finished after {} s", elapsed.as_secs());
+                let error = Error::new(ErrorKind::Timeout, text).with_retry(Retry::Never);
+                return Err(error.with_outcome(ccm_core::RequestOutcome::Unknown));
+            }
+        }
+    }
+
+    /// Reads the state of an operation. `None`: it has ended with success; otherwise the time until the next poll.
+    ///
+    /// # Errors
+    /// The operation failed, or its state could not be read.
+    pub(crate) async fn poll(
+        &self,
+        operation: &AsyncOperation,
+        priority: Priority,
+    ) -> Result<Option<Duration>> {
         let request = ArmRequest {
             subject: Subject::Link {
-                url: operation,
+                url: &operation.url,
                 op: Op::OperationGet,
-                is_network,
+                is_network: operation.is_network,
             },
             method: Method::GET,
             body: None,
             if_match: None,
+            returns_busy: false,
         };
-        let began = Instant::now();
-        let mut pause = FIRST_POLL;
-        loop {
-            sleep(pause).await;
-            let (target, answer) = self.send(&request, priority).await?;
-            if answer.status != StatusCode::ACCEPTED {
-                let state: OperationState = serde_json::from_slice(&answer.body).unwrap_or_default();
-                match state.status.as_deref() {
-                    // The answer of `Location` has no state: it is the result.
-                    None | Some("Succeeded") => return Ok(()),
-                    Some(status @ ("Failed" | "Canceled")) => {
-                        let cloud = state.error.unwrap_or_default();
-                        return Err(error::operation_failed(&target, status, &cloud));
-                    }
-                    Some(_) => {}
+        let (target, answer) = self.send(&request, priority).await?;
+        if answer.status != StatusCode::ACCEPTED {
+            let state: OperationState = serde_json::from_slice(&answer.body).unwrap_or_default();
+            match state.status.as_deref() {
+                // The answer of `Location` has no state: it is the result.
+                None | Some("Succeeded") => return Ok(None),
+                Some(status @ ("Failed" | "Canceled")) => {
+                    let cloud = state.error.unwrap_or_default();
+                    return Err(error::operation_failed(&target, status, &cloud));
                 }
+                Some(_) => {}
             }
-            let elapsed = began.elapsed();
-            if elapsed > OPERATION_TIMEOUT {
-                let text = format!("{target}: not finished after {} s", elapsed.as_secs());
-                let error = Error::new(ErrorKind::Timeout, text).with_retry(Retry::Never);
-                return Err(error.with_outcome(ccm_core::RequestOutcome::Unknown));
-            }
-            // A change is seen at most this much later than it could be.
-            pause = (elapsed.mul_f64(0.15) + FIRST_POLL).min(Duration::from_secs(30));
         }
+        Ok(Some(operation.next_poll(&answer)))
     }
 
     /// A URL of Azure's answers. It must have the origin of the endpoint, which gets the token.
@@ -405,10 +525,13 @@ impl Arm {
             _ => answer.status.is_success(),
         };
         if is_success {
-            Ok((target, answer))
-        } else {
-            Err(error::refused(&target, &answer))
+            return Ok((target, answer));
         }
+        let error = error::refused(&target, &answer);
+        if request.returns_busy && error.kind() == ErrorKind::Conflict && error.retry() == Retry::Backoff {
+            return Err(error.with_retry(Retry::Fixed(BUSY)));
+        }
+        Err(error)
     }
 
     async fn exchange(
@@ -441,7 +564,7 @@ impl Arm {
         let (manager, subscription) = (self.url(), &account.subscription);
         let url = match request.subject {
             Subject::Link { url, .. } => Some(url.clone()),
-            Subject::Resource(resource) => resource.url(manager, subscription),
+            Subject::Resource(resource) => resource.url(&request.method, manager, subscription),
         };
         if let Some(url) = url {
             let (target, answer) = exchange.send(request.method.clone(), url, token.header()?).await;
@@ -524,13 +647,16 @@ async fn discover(gate: &Gate, http: &reqwest::Client, manager: &Url, cloud: &st
     let mut url = manager.clone();
     url.set_path("metadata/endpoints");
     url.query_pairs_mut().append_pair("api-version", Op::EndpointsGet.api_version().0);
-    let exchange = || async {
+    let read = gate.call(Op::EndpointsGet, Priority::User, || async {
         let target = Target {
             method: Method::GET,
             path: url.path().to_owned(),
         };
-        let response = http.get(url.clone()).send().await;
-        let response = response.map_err(|error| Failure::Transport(error).into_error(&target))?;
+        let response = http
+            .get(url.clone())
+            .send()
+            .await
+            .map_err(|error| Failure::Transport(error).into_error(&target))?;
         let (status, headers) = (response.status(), response.headers().clone());
         let body = response.bytes().await.map_err(|error| Failure::Transport(error).into_error(&target))?;
         let answer = Answer {
@@ -542,8 +668,8 @@ async fn discover(gate: &Gate, http: &reqwest::Client, manager: &Url, cloud: &st
             return Err(error::refused(&target, &answer));
         }
         serde_json::from_slice(&answer.body).map_err(|error| Failure::Shape(error).into_error(&target))
-    };
-    let clouds: Vec<CloudMetadata> = gate.call(Op::EndpointsGet, Priority::User, exchange).await?;
+    });
+    let clouds: Vec<CloudMetadata> = read.await?;
     let found = clouds
         .into_iter()
         .find(|found| cloud.is_empty() || found.name.eq_ignore_ascii_case(cloud));

@@ -1,5 +1,6 @@
 //! The configuration: azure.json of the Go cloud-controller-manager, and the settings that follow from it.
 
+mod certificate;
 mod credentials;
 mod keys;
 mod rate_limits;
@@ -100,6 +101,21 @@ impl Settings {
     /// The resource group of the route table.
     pub(crate) fn route_table_group(&self) -> &str {
         or(&self.conf.route_table_resource_group, &self.resource_group)
+    }
+
+    /// The resource group of load balancers.
+    pub(crate) fn load_balancer_group(&self) -> &str {
+        or(&self.conf.load_balancer_resource_group, &self.resource_group)
+    }
+
+    /// The resource group of the network security group.
+    pub(crate) fn security_group_group(&self) -> &str {
+        or(&self.conf.security_group_resource_group, &self.resource_group)
+    }
+
+    /// The resource group of the virtual network.
+    pub(crate) fn network_group(&self) -> &str {
+        or(&self.conf.vnet_resource_group, &self.resource_group)
     }
 
     /// Whether both have the same credentials. A file with an unchanged name may have another content.

@@ -85,6 +85,10 @@ fn kind_of(code: &str) -> Option<(ErrorKind, Option<Retry>)> {
         | "ResourceGroupNotFound"
         | "ParentResourceNotFound"
         | "InstanceIdNotFound" => (ErrorKind::NotFound, None),
+        "InternalServerError"
+        | "InternalExecutionError"
+        | "NetworkingInternalOperationError"
+        | "OperationTimedOut" => (ErrorKind::Unavailable, None),
         "AuthenticationFailed"
         | "InvalidAuthenticationToken"
         | "InvalidAuthenticationTokenTenant"

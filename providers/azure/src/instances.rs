@@ -297,8 +297,10 @@ impl MachineSource {
         }
         if self.kinds.instances {
             let sets = self.list(group, Resource::ScaleSets { group }, priority).await?;
-            let sets = sets.iter().filter_map(uniform_set).filter(|set| set.has_prefix_of(name));
-            for set in sets {
+            for set in sets.iter().filter_map(uniform_set) {
+                if !set.has_prefix_of(name) {
+                    continue;
+                }
                 let instances = Resource::Instances {
                     group,
                     set: &set.name,
@@ -341,8 +343,8 @@ impl MachineSource {
                 }
             }
         }
-        let lists = interfaces.iter().map(|(list, ids)| self.interfaces(list, ids, priority));
-        let lists = join_all(lists).await;
+        let reads = interfaces.iter().map(|(list, ids)| self.interfaces(list, ids, priority));
+        let lists = join_all(reads).await;
 
         let mut read = ReadAddresses::default();
         // By the resource that lists the public addresses: the lists of interfaces that need them.

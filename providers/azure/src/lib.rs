@@ -7,10 +7,6 @@ mod config;
 mod config_secret;
 mod error;
 mod instances;
-#[cfg_attr(
-    not(test),
-    expect(dead_code, reason = "the calls of load balancers are not written yet")
-)]
 mod load_balancer;
 mod out_of_service;
 mod routes;
@@ -23,8 +19,9 @@ use std::{
 };
 
 use ccm_core::{
-    BuildContext, Cloud, Instances, Reload, Result, async_trait,
+    BuildContext, Cloud, Instances, LoadBalancers, Reload, Result, async_trait,
     config::{self as core_config, ConfigFiles, Parsed, Reloader, docs::yaml_markdown},
+    plan::Engine,
     provider_flags, register_provider,
     routes::Routes,
 };
@@ -34,6 +31,7 @@ use crate::{
     config::{CloudConf, Settings},
     config_secret::ConfigSecret,
     instances::Machines,
+    load_balancer::{BalancerCalls, BalancerSettings, Model, annotations::TABLE},
     routes::TableRoutes,
 };
 
@@ -60,7 +58,7 @@ provider_flags! {
 
 register_provider! {
     name: NAME,
-    summary: "Azure: virtual machines, scale sets, routes; no load balancers yet",
+    summary: "Azure: virtual machines, scale sets, load balancers and routes",
     build: build,
     validate: |context| match ConfigSecret::of(context) {
         // The Secret is read when the program connects.
@@ -73,17 +71,44 @@ register_provider! {
     controllers: &[config_secret::CONTROLLER, out_of_service::CONTROLLER],
 }
 
-/// The reference of the config file.
+/// The reference for users.
 fn reference() -> String {
-    format!("{}\n# Keys\n\n{}", include_str!("docs.md"), yaml_markdown::<CloudConf>(config::is_live))
+    let introduction = "A boolean is true if it is `true` in any case; everything else is false. Annotations of one port are below \
+                        [Load balancers](#load-balancers).";
+    TABLE.reference(include_str!("docs.md"), introduction, &yaml_markdown::<CloudConf>(config::is_live))
+}
+
+/// The nodes of Azure.
+#[derive(Clone, Debug)]
+pub(crate) struct Nodes {
+    arm: Arm,
+    scope: String,
+    machines: Machines,
+}
+
+impl Cloud for Nodes {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn scope(&self) -> String {
+        self.scope.clone()
+    }
+
+    fn generation(&self) -> u64 {
+        self.arm.generation()
+    }
+
+    fn instances(&self) -> Option<&dyn Instances> {
+        Some(&self.machines)
+    }
 }
 
 /// One subscription and region.
 #[derive(Debug)]
 struct Azure {
-    arm: Arm,
-    scope: String,
-    machines: Machines,
+    nodes: Nodes,
+    load_balancers: Engine<Model, BalancerCalls>,
     routes: TableRoutes,
     deletion_grace: Duration,
     /// The Secret with the config, if it is not a file.
@@ -105,17 +130,7 @@ fn scope(arm: &Arm, settings: &Settings) -> String {
 
 #[async_trait]
 impl Cloud for Azure {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    fn scope(&self) -> String {
-        self.scope.clone()
-    }
-
-    fn generation(&self) -> u64 {
-        self.arm.generation()
-    }
+    ccm_core::cloud_of_nodes!(nodes);
 
     fn deletion_grace(&self) -> Duration {
         self.deletion_grace
@@ -131,8 +146,8 @@ impl Cloud for Azure {
         let (mut applied, _) = config::changed_keys(&pending.last().conf, &new.value.conf);
         let (_, restart_needed) = config::changed_keys(&pending.start().conf, &new.value.conf);
         if !pending.last().has_credentials_of(&new.value) {
-            self.arm.replace_credentials(&new.value).await?;
-            self.machines.forget();
+            self.nodes.arm.replace_credentials(&new.value).await?;
+            self.nodes.machines.forget();
             // Only the content of a file changed.
             if applied.is_empty() {
                 applied.push("aadClientCertPath".to_owned());
@@ -141,8 +156,8 @@ impl Cloud for Azure {
         Ok(pending.commit(new, applied, restart_needed))
     }
 
-    fn instances(&self) -> Option<&dyn Instances> {
-        Some(&self.machines)
+    fn load_balancers(&self) -> Option<&dyn LoadBalancers> {
+        Some(&self.load_balancers)
     }
 
     fn routes(&self) -> Option<&dyn Routes> {
@@ -170,13 +185,19 @@ async fn build(context: BuildContext) -> Result<Arc<dyn Cloud>> {
     let loaded = load(&context, secret.as_ref(), &mut files).await?;
     let settings = &loaded.value;
     let arm = Arm::connect(settings, &context).await?;
-    Ok(Arc::new(Azure {
+    let nodes = Nodes {
         scope: scope(&arm, settings),
         machines: instances::finder(&arm, settings, &context.metrics),
+        arm: arm.clone(),
+    };
+    let balancing = Arc::new(BalancerSettings::new(settings));
+    let calls = BalancerCalls::new(&nodes, arm.fenced_by(&context.fences.load_balancers), &balancing);
+    Ok(Arc::new(Azure {
+        load_balancers: Engine::new(Model { settings: balancing }, Arc::new(calls), context.plan.clone()),
         routes: TableRoutes::new(&arm, settings, &context.fences.routes),
         deletion_grace: Duration::from_secs(u64::from(settings.conf.not_found_grace_seconds)),
+        nodes,
         secret,
-        arm,
         reloader: Reloader::new(loaded, files),
         context,
     }))

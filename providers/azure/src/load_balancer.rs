@@ -1,13 +1,39 @@
-//! Decisions about load balancers. No calls are made yet: the provider has no load balancers.
+//! Load balancers: reads, writes, and the pure rules that map Services to load balancers.
 //!
 //! | Module | Contents |
 //! |---|---|
 //! | [`annotations`] | the annotations of Services |
+//! | [`spec`] | what a Service asks for, and why it is refused |
 //! | [`names`] | names of load balancers, frontends, rules, addresses and pools, as the Go cloud-controller-manager builds them |
 //! | [`rules`] | rules and probes of a Service |
-//! | [`sources`] | whom a Service admits, and the security rules for that |
+//! | [`sources`] | which clients a Service admits |
+//! | [`settings`] | the settings of the config, and the IDs of resources |
+//! | [`document`] | changes of documents, and how documents are compared |
+//! | [`desired`] | the desired load balancers and public IP addresses |
+//! | [`security`] | the rules of the network security group |
+//! | [`members`] | the machines in backend pools |
+//! | [`sharing`] | ports of addresses that Services share |
+//! | [`directory`] | load balancers and addresses in the listings, and the Services they belong to |
+//! | [`model`] | the `PartModel` of Azure |
+//! | [`store`] | the documents that were read or written last |
+//! | [`calls`] | the calls of the plan |
 
 pub(crate) mod annotations;
+mod calls;
+mod desired;
+mod directory;
+mod document;
+#[cfg(test)]
+mod laws;
+mod members;
+mod model;
 pub(crate) mod names;
 pub(crate) mod rules;
+mod security;
+mod settings;
+mod sharing;
 pub(crate) mod sources;
+pub(crate) mod spec;
+mod store;
+
+pub(crate) use self::{calls::BalancerCalls, model::Model, settings::BalancerSettings};

@@ -150,13 +150,13 @@ impl Routes for TableRoutes {
             },
             Err(failure) => return Applied::failed(changes, failure.error()),
         };
-        let of_create = |at: usize| match &error {
+        let results = (0..changes.create.len()).map(|at| match &error {
             Some(error) if at >= created => Err(error.clone()),
             _ => Ok(()),
-        };
+        });
         Applied {
             deleted: vec![Ok(()); changes.delete.len()],
-            created: (0..changes.create.len()).map(of_create).collect(),
+            created: results.collect(),
             finished: vec![Ok(()); changes.finish.len()],
         }
     }

@@ -147,7 +147,25 @@ pub struct ControllerDef {
     pub start: fn(ControllerContext) -> Result<ControllerFuture>,
 }
 
+/// The names of the framework's service controller.
+pub const SERVICE_CONTROLLER: ControllerNames = ControllerNames {
+    name: "service-lb-controller",
+    aliases: &["service"],
+    migration_name: Some("service-controller"),
+    client_name: "service-controller",
+};
+
 impl ControllerNames {
+    /// Whether a list of `--controllers` switches this controller on or off. The first item that names it decides. `None`: no item
+    /// names it.
+    #[must_use]
+    pub fn listed<T: AsRef<str>>(&self, items: &[T]) -> Option<bool> {
+        items.iter().map(AsRef::as_ref).find_map(|item| match item.strip_prefix('-') {
+            Some(name) => self.is_called(name).then_some(false),
+            None => self.is_called(item).then_some(true),
+        })
+    }
+
     /// The short name: the first alias.
     #[must_use]
     pub fn short_name(&self) -> &'static str {

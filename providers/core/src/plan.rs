@@ -75,7 +75,8 @@
 //! it is being built. Early facts have no effects, and a part with early facts never counts as serving. If the create fails,
 //! they are withdrawn: the members of later parts become `Frozen`, so their objects stay until they leave. Only annotations that
 //! name the new object are written at once ([`PartModel::early_effects`]). A part that needs an earlier one to have been built
-//! says so ([`PartModel::required_facts`]); its members are `Frozen` until then.
+//! says so ([`PartModel::required_facts`]); its members are `Frozen` until then. A part that needs nothing of an earlier one is
+//! created beside it.
 //!
 //! # Guarantees
 //!
@@ -110,14 +111,16 @@
 //! is never shared; `node-sg` is one part for the whole cluster. Its desired rules are the union over all members, so a rule
 //! that two Services need is removed with the last of them.
 //!
-//! **Azure.** Parts `pip/<name>`, `lb/<name>`, `pool/<name>`, `nsg/<name>`. A step is one PUT of one document, with the
+//! **Azure.** Parts `lb/<group>/<name>` (a load balancer with its pools), `members/..` (the machines in its pools), `pip/..` (a public
+//! address), `rules/..` (frontends, rules and probes of all its Services), `nsg/..`. A step is one PUT of one document, with the
 //! list of its changes as its reason. `Observed` keeps the raw JSON, so that foreign and unknown fields are written back
-//! unchanged, and the etag, whose 412 is stale. Long-running operations are `Accepted`, with the operation's URL as the
-//! ticket; "another operation is in progress" is busy. Facts: from `pip` id and address, from `lb` the frontend's id and
-//! address (the destinations of the `nsg` rules), from `lb` to `pool` the pool's id. Sharing: all Services of one (internal
-//! or external) load balancer are members of one `lb` part and so of one PUT; a public IP whose tag lists several Services
-//! has several members. Switching between internal and external means joining `lb/<name>-internal` and leaving `lb/<name>`.
-//! A step that serves several Services names none and is shared. `pool` has a step for each machine, one of many, on the machine's object.
+//! unchanged, and the etag, whose 412 is stale: two parts write the document of a load balancer. Long-running operations are
+//! `Accepted`, with the operation's URL as the ticket; "another operation is in progress" is busy. An empty load balancer is
+//! done at once. Members and addresses are created beside each other, and then rules and security group, since these need
+//! nothing of each other. Facts: from `pip` the address, from `rules` that of an internal frontend, for the destinations in
+//! `nsg`. Sharing: all Services of one load balancer are members of its parts. A step that serves several Services is shared.
+//! `members` has a step for each machine, one of many. Switching between internal and external means joining the parts of one
+//! load balancer and leaving those of the other.
 //!
 //! **GCE.** Parts `hc/<name>`, `ig/<zone>`, `lb/<service>`. A step is one insert, patch or delete, `Accepted` until its
 //! operation is DONE; the operation's name is the ticket, and each write has a request id. Steps list their objects, so that

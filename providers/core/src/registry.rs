@@ -6,7 +6,7 @@
 use std::{path::PathBuf, pin::Pin, sync::Arc};
 
 #[cfg(feature = "controllers")]
-use crate::controllers::ControllerDef;
+use crate::controllers::{ControllerDef, ControllerNames};
 use crate::{
     Cloud, Environment, FlagDef, FlagValues, Result,
     check::{Checker, Finding},
@@ -54,6 +54,10 @@ pub struct Provider {
     /// Controllers of this provider. They run in addition to those of the framework, under the same rules.
     #[cfg(feature = "controllers")]
     pub controllers: &'static [ControllerDef],
+    /// The names of upstream's second service controller, which serves only Services with a class of this cloud. The framework's
+    /// service controller serves these, too: it runs if `--controllers` names either of the two.
+    #[cfg(feature = "controllers")]
+    pub class_controller: Option<ControllerNames>,
 }
 
 impl Provider {
@@ -76,6 +80,8 @@ impl Provider {
             client_ca_is_optional: false,
             #[cfg(feature = "controllers")]
             controllers: &[],
+            #[cfg(feature = "controllers")]
+            class_controller: None,
         }
     }
 }

@@ -10,6 +10,7 @@ pub mod fake;
 pub mod laws;
 pub mod nodes;
 pub mod routes;
+pub mod seeds;
 pub mod server;
 
 use std::sync::Arc;

@@ -72,7 +72,7 @@ impl Checker for Inspector {
     }
 
     fn service(&self, service: &ServiceView) -> Option<Vec<ServiceFinding>> {
-        let spec = Spec::read(service, &self.loaded.value.load_balancing);
+        let spec = Spec::read(service);
         Some(TABLE.findings(&service.annotations, &spec.invalid, &spec.ignored))
     }
 }

@@ -321,11 +321,11 @@ impl Api {
     /// Google does not accept the credentials, or cannot be reached; then nothing changes.
     pub(crate) async fn reconnect(&self, connection: Connection, project: &str) -> Result<()> {
         let clients = Arc::new(self.shared.connect(connection).await?);
-        let attempt = || async {
+        let zones = self.gate.call(Op::ZoneList, Priority::User, || async {
             let request = clients.zones.list().set_project(project).set_max_results(1_u32);
             Box::pin(clients.prepared(request).send()).await.map_err(|error| failure(&error))
-        };
-        match self.gate.call(Op::ZoneList, Priority::User, attempt).await {
+        });
+        match zones.await {
             Err(error) if error.kind() != ErrorKind::PermissionDenied => return Err(error),
             _ => {}
         }
@@ -392,7 +392,11 @@ impl Client {
         Fut: Future<Output = google_cloud_gax::Result<T>> + Send,
     {
         let Api { shared, gate } = &self.api;
-        let attempt = || async {
+        let options = CallOptions {
+            priority: self.priority,
+            timeout,
+        };
+        let answer = gate.call(op, options, || async {
             let clients = shared.clients();
             let began = Instant::now();
             // The SDK's futures are large.
@@ -411,12 +415,8 @@ impl Client {
                 return Err(error.with_retry(Retry::Backoff));
             }
             Err(error)
-        };
-        let options = CallOptions {
-            priority: self.priority,
-            timeout,
-        };
-        gate.call(op, options, attempt).await
+        });
+        answer.await
     }
 }
 
@@ -447,9 +447,9 @@ fn failure(error: &google_cloud_gax::error::Error) -> Error {
                 (reason.unwrap_or_default(), status.message.clone())
             }
             None => {
-                let body = error.http_payload().map(|body| String::from_utf8_lossy(body).into_owned());
-                let body: String = body.unwrap_or_default().chars().take(200).collect();
-                (String::new(), body.split_whitespace().collect::<Vec<_>>().join(" "))
+                let body = String::from_utf8_lossy(error.http_payload().map_or(&[], |body| body));
+                let begin: String = body.chars().take(200).collect();
+                (String::new(), begin.split_whitespace().collect::<Vec<_>>().join(" "))
             }
         };
         return Refusal {

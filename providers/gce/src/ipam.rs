@@ -141,12 +141,10 @@ impl Stack {
         if service_range.trim().is_empty() {
             return Ok(Self::V4);
         }
-        let is_v4 = |network: &IpNet| matches!(network, IpNet::V4(_));
-        let families: Vec<_> = ClusterCidrs::parse(service_range)?.networks().iter().map(is_v4).collect();
-        Ok(match families.as_slice() {
-            [true, false] => Self::V4V6,
-            [false, true] => Self::V6V4,
-            [false] => Self::V6,
+        Ok(match ClusterCidrs::parse(service_range)?.networks() {
+            [IpNet::V4(_), IpNet::V6(_)] => Self::V4V6,
+            [IpNet::V6(_), IpNet::V4(_)] => Self::V6V4,
+            [IpNet::V6(_)] => Self::V6,
             _ => Self::V4,
         })
     }
@@ -211,8 +209,10 @@ impl CidrAllocator for AliasRanges {
         let found = self.instances.records(&known, Priority::User).await;
         let mut by_id: HashMap<&str, Result<Arc<Instance>>> = HashMap::new();
         for (id, record) in known.iter().zip(found) {
-            let missing = || Error::new(ErrorKind::NotFound, format!("instance {id} was not found"));
-            by_id.insert(*id, record.and_then(|record| record.ok_or_else(missing)));
+            let instance = record.and_then(|record| {
+                record.ok_or_else(|| Error::new(ErrorKind::NotFound, format!("instance {id} was not found")))
+            });
+            by_id.insert(*id, instance);
         }
         ids.iter()
             .map(|id| {
@@ -351,7 +351,7 @@ mod tests {
         use ccm_testbed::test_cloud::{GceCloud, TestCloud as _};
         use serde_json::json;
 
-        use crate::{client::Api, config, instances, site::Site};
+        use crate::{client::Api, config, site::Site};
 
         let gce = GceCloud::start().await.unwrap();
         let interface = |range: &str| json!({"networkInterfaces": [{"network": "global/networks/default", "aliasIpRanges": [{"ipCidrRange": range}]}]});
@@ -375,7 +375,7 @@ mod tests {
         let api = Api::connect(config.connection.clone(), &config.conf.quota, &context).await.unwrap();
         let site = Arc::new(Site::find(&api, &config, &context.metrics).await.unwrap());
         let mut allocator = AliasRanges {
-            instances: instances::finder(&api, &site, config.stack, false, &context.metrics),
+            instances: GceInstances::new(&api, &site, config.stack, false, &context.metrics),
             stack: Stack::V4,
         };
         gce.proxy.forget();
@@ -388,7 +388,7 @@ mod tests {
         assert_eq!(answers[6].as_ref().unwrap_err().kind(), ErrorKind::NotFound);
         // The Go program reads each instance.
         let calls: Vec<_> = gce.proxy.requests().into_iter().map(|request| request.name).collect();
-        assert_eq!(calls.iter().filter(|call| *call == "instances.list").count(), 4, "{calls:?}");
+        assert_eq!(calls.iter().filter(|call| *call == "instances.list").count(), 2, "{calls:?}");
         assert_eq!(calls.iter().filter(|call| *call == "instances.get").count(), 1, "{calls:?}");
     }
 }

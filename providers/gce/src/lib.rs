@@ -26,7 +26,7 @@ use crate::{
     client::Api,
     config::{CloudConf, Config},
     instances::{GceInstances, provider_id},
-    load_balancer::{BalancerCalls, Model, annotations::TABLE},
+    load_balancer::{BalancerCalls, Model, annotations::TABLE, settings::CLASS_CONTROLLER},
     routes::NetworkRoutes,
     site::Site,
 };
@@ -86,6 +86,7 @@ register_provider! {
     checker: Some(check::checker),
     flags: FLAGS,
     controllers: &[ipam::DEF],
+    class_controller: Some(CLASS_CONTROLLER),
 }
 
 /// The nodes of GCE.
@@ -168,7 +169,7 @@ async fn build(context: BuildContext) -> Result<Arc<dyn Cloud>> {
     let api = Api::connect(config.connection.clone(), &config.conf.quota, &context).await?;
     let site = Arc::new(Site::find(&api, config, &context.metrics).await?);
     let multi_project = context.flags.boolean(&MULTI_PROJECT);
-    let instances = instances::finder(&api, &site, config.stack, multi_project, &context.metrics);
+    let instances = GceInstances::new(&api, &site, config.stack, multi_project, &context.metrics);
     let routes = NetworkRoutes::new(&api, &site, &context.cluster_name, &context.fences.routes);
     let cluster_id = ClusterIdCell::new(cluster_id::SOURCE);
     let nodes = Nodes { api, site, instances };

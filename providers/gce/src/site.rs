@@ -124,14 +124,14 @@ impl Site {
     /// The API cannot be reached, or refuses the request.
     pub(crate) async fn zones(&self, client: &Client, priority: Priority) -> Result<Arc<Vec<String>>> {
         let (client, project, region) = (client.clone(), self.project.clone(), self.region.clone());
-        let load = || async move {
+        let names = self.zones.get((), Freshness::AtMost(ZONES_MAX_AGE), priority, || async move {
             let zones = client.zones(&project).await?;
             let mut names: Vec<_> =
                 zones.into_iter().filter(|zone| zone.region == region).map(|zone| zone.name).collect();
             names.sort();
             Ok(names)
-        };
-        self.zones.get((), Freshness::AtMost(ZONES_MAX_AGE), priority, load).await
+        });
+        names.await
     }
 
     /// The zones of the region, as far as they are known without a read.

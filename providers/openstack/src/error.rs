@@ -152,9 +152,13 @@ impl Fault {
     /// Nova uses the names `forbidden` and `overLimit`, Neutron `OverQuota`; Octavia only has a message. A network
     /// without a free address is a limit, too.
     fn is_quota(&self) -> bool {
-        const NAMES: &str =
-            "OverQuota overLimit IpAddressGenerationFailure IpAddressGenerationFailureAllSubnets";
-        NAMES.split(' ').any(|name| name == self.name) || self.message.to_lowercase().contains("quota")
+        const NAMES: [&str; 4] = [
+            "OverQuota",
+            "overLimit",
+            "IpAddressGenerationFailure",
+            "IpAddressGenerationFailureAllSubnets",
+        ];
+        NAMES.contains(&&*self.name) || self.message.to_lowercase().contains("quota")
     }
 
     /// Whether Octavia is working on the load balancer or an object below it.
@@ -164,11 +168,15 @@ impl Fault {
 
     /// Whether the object exists already or is in use.
     fn is_duplicate(&self) -> bool {
-        const NAMES: &str = "SecurityGroupRuleExists FloatingIPPortAlreadyAssociated IpAddressAlreadyAllocated \
-                             IpAddressInUse PortInUse";
+        const NAMES: [&str; 5] = [
+            "SecurityGroupRuleExists",
+            "FloatingIPPortAlreadyAssociated",
+            "IpAddressAlreadyAllocated",
+            "IpAddressInUse",
+            "PortInUse",
+        ];
         // Octavia's faults have no names, Neutron's always do.
-        let is_known = NAMES.split(' ').any(|name| name == self.name);
-        is_known || (self.name == "Client" && self.message.contains("already"))
+        NAMES.contains(&&*self.name) || (self.name == "Client" && self.message.contains("already"))
     }
 }
 

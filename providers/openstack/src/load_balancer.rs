@@ -4,7 +4,7 @@
 //! | [`part`] | the parts: a load balancer, a Service's security group, the ports of all nodes |
 //! | [`spec`], [`desired`] | from a Service's fields, annotations, class and the config to the desired state of a part |
 //! | [`observe`] | the observed state of a part |
-//! | [`kinds`], [`groups`] | the kinds of objects: attributes, sets, policies of changes |
+//! | [`kinds`], [`groups`], [`fields`] | the kinds of objects: attributes and their names, sets, policies of changes |
 //! | [`plan`], [`steps`] | the changes from observed to desired, and their effects |
 //! | [`directory`], [`orphans`] | the load balancers of each Service, and those without a Service |
 //! | [`former`] | load balancers of Services that got the class of another controller |
@@ -28,6 +28,7 @@ pub(crate) mod desired;
 pub(crate) mod directory;
 pub(crate) mod discover;
 pub(crate) mod features;
+pub(crate) mod fields;
 mod former;
 pub(crate) mod groups;
 pub(crate) mod kinds;

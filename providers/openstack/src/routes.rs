@@ -145,13 +145,13 @@ impl RouterRoutes {
     }
 
     fn tables<'a>(&'a self, api: &'a Api, features: Features, priority: Priority) -> Tables<'a> {
-        let table = |router: &'a String| Table {
+        let tables = self.routers.iter().map(|router| Table {
             api,
             router,
             atomic: features.atomic,
             priority,
-        };
-        Tables(self.routers.iter().map(table).collect())
+        });
+        Tables(tables.collect())
     }
 
     /// The routes with the next hops by which they exist.
@@ -178,10 +178,15 @@ impl RouterRoutes {
         let observed: HashSet<_> =
             routes.iter().map(|route| (route.destination.trunc(), route.next_hop.as_str())).collect();
         self.pairs.keep(&observed);
-        let is_unknown = |(_, route): &(usize, &DesiredRoute)| {
-            observed.contains(&(route.destination, route.next_hop.as_str())) && !self.pairs.is_known(route)
-        };
-        let (unknown, to_read): (Vec<_>, Vec<_>) = (0..).zip(desired).filter(is_unknown).unzip();
+        let mut unknown = Vec::new();
+        let mut to_read = Vec::new();
+        for (i, route) in desired.iter().enumerate() {
+            let exists = observed.contains(&(route.destination, route.next_hop.as_str()));
+            if exists && !self.pairs.is_known(route) {
+                unknown.push(i);
+                to_read.push(route);
+            }
+        }
         let api = self.api();
         let lacking = match self.pairs.lacking(&api, &to_read, priority).await {
             Ok(lacking) => lacking,
@@ -299,19 +304,19 @@ impl Routes for RouterRoutes {
 /// The node's first internal address of the destination's family.
 fn internal_address(node: &RouteNode, destination: IpNet) -> Result<NextHop> {
     let v4 = matches!(destination, IpNet::V4(_));
-    let addresses = node.addresses.iter();
-    let mut internal = addresses.filter(|address| address.kind == AddressType::InternalIP);
-    let internal = internal.find_map(|address| {
-        let ip: IpAddr = address.address.parse().ok()?;
-        (ip.is_ipv4() == v4).then_some(ip)
-    });
-    internal.map(|ip| NextHop::new(ip.to_string())).ok_or_else(|| {
-        let family = if v4 { "IPv4" } else { "IPv6" };
-        Error::new(
-            ErrorKind::InvalidSpec,
-            format!("the node has no internal {family} address for the next hop of the route"),
-        )
-    })
+    for address in &node.addresses {
+        if address.kind == AddressType::InternalIP
+            && let Ok(ip) = address.address.parse::<IpAddr>()
+            && ip.is_ipv4() == v4
+        {
+            return Ok(NextHop::new(ip.to_string()));
+        }
+    }
+    let family = if v4 { "IPv4" } else { "IPv6" };
+    Err(Error::new(
+        ErrorKind::InvalidSpec,
+        format!("the node has no internal {family} address for the next hop of the route"),
+    ))
 }
 
 /// The indexes of the successful results.
@@ -336,10 +341,10 @@ fn fill(all: &mut [Result<()>], places: &[usize], results: Vec<Result<()>>) {
 
 /// Fails a route while another route to its destination could not be deleted: it would get only a part of the packets.
 fn fail_if_blocked(route: &DesiredRoute, changes: &RouteChanges, deleted: &[Result<()>]) -> Result<()> {
-    let mut old = changes.delete.iter().zip(deleted);
-    let failed = old.find_map(|(old, result)| {
-        let same = old.destination.trunc() == route.destination;
-        result.as_ref().err().filter(|_| same)
-    });
-    failed.map_or(Ok(()), |error| Err(error.clone()))
+    for (old, result) in changes.delete.iter().zip(deleted) {
+        if old.destination.trunc() == route.destination {
+            result.clone()?;
+        }
+    }
+    Ok(())
 }

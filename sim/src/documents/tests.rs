@@ -74,11 +74,11 @@ impl Rules for ThingRules {
         StatusCode::BAD_REQUEST
     }
 
-    fn authenticate(&self, _: &Request) -> std::result::Result<(), Fault> {
+    fn authenticate(&self, _: &Request) -> std::result::Result<(), DocumentFault> {
         Ok(())
     }
 
-    fn error(&self, fault: &Fault, _: &str) -> Value {
+    fn error(&self, fault: &DocumentFault, _: &str) -> Value {
         json!({ "error": fault.message })
     }
 

@@ -153,8 +153,10 @@ impl Control {
     }
 
     pub(super) fn require_region(&self) -> Result<()> {
-        let none = || Error::Invalid("a cloud needs at least one region".to_owned());
-        self.cloud.regions.read().first().map(|_| ()).ok_or_else(none)
+        if self.cloud.regions.read().is_empty() {
+            return Err(Error::Invalid("a cloud needs at least one region".to_owned()));
+        }
+        Ok(())
     }
 
     /// Creates a project and returns its id.

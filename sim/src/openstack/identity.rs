@@ -106,17 +106,19 @@ impl Identity {
     }
 
     pub(crate) fn find_project(&self, id: &str, name: &str) -> Option<String> {
-        let by_name = || self.projects.iter().find(|(_, known)| *known == name).map(|(id, _)| id.clone());
-        self.projects.contains_key(id).then(|| id.to_owned()).or_else(by_name)
+        if self.projects.contains_key(id) {
+            return Some(id.to_owned());
+        }
+        let (id, _) = self.projects.iter().find(|(_, known)| *known == name)?;
+        Some(id.clone())
     }
 
     /// A user, by id or name; the default user if none is named.
     pub(crate) fn user(&self, requested: Option<&str>) -> Result<&User> {
         let requested = requested.unwrap_or(&self.default_user);
-        let by_name = || self.users.values().find(|user| user.name == requested);
         self.users
             .get(requested)
-            .or_else(by_name)
+            .or_else(|| self.users.values().find(|user| user.name == requested))
             .ok_or_else(|| Error::unknown("user", requested))
     }
 
@@ -193,9 +195,12 @@ impl Identity {
 
     /// Deletes an application credential, by ID or name, with its tokens.
     pub(crate) fn delete_app_credential(&mut self, requested: &str) -> Result<()> {
-        let by_name = || self.app_credentials.values().find(|known| known.name == requested);
-        let found = self.app_credentials.get(requested).or_else(by_name).map(|known| known.id.clone());
-        let id = found.ok_or_else(|| Error::unknown("application credential", requested))?;
+        let found = self
+            .app_credentials
+            .get(requested)
+            .or_else(|| self.app_credentials.values().find(|known| known.name == requested))
+            .ok_or_else(|| Error::unknown("application credential", requested))?;
+        let id = found.id.clone();
         self.app_credentials.remove(&id);
         self.revoke(|_, token| token.app_credential.as_ref() == Some(&id));
         Ok(())

@@ -12,14 +12,14 @@ use crate::server::Target;
 
 /// An error in Keystone's words.
 #[derive(Debug)]
-pub(crate) struct Fault {
+pub(crate) struct KeystoneFault {
     status: StatusCode,
     message: String,
     /// The `identity` member that errors of authentication plugins carry.
     identity: Option<Value>,
 }
 
-impl Fault {
+impl KeystoneFault {
     fn new(status: StatusCode, message: impl Into<String>) -> Self {
         Self {
             status,
@@ -119,9 +119,9 @@ fn version(location: &str) -> Value {
     })
 }
 
-fn create(cloud: &OpenStackCloud, request: &Request) -> Result<Reply, Fault> {
-    let body: Value =
-        serde_json::from_slice(&request.body).map_err(|_| Fault::expecting("valid JSON", "request body"))?;
+fn create(cloud: &OpenStackCloud, request: &Request) -> Result<Reply, KeystoneFault> {
+    let body: Value = serde_json::from_slice(&request.body)
+        .map_err(|_| KeystoneFault::expecting("valid JSON", "request body"))?;
     let now = cloud.clock.now();
     let catalog = catalog(cloud, request);
     let mut identity = cloud.identity.write();
@@ -143,28 +143,32 @@ fn header_token(
 }
 
 /// The subject token of a request, after a check of the caller's permission.
-fn subject(cloud: &OpenStackCloud, identity: &Identity, request: &Request) -> Result<(String, Token), Fault> {
+fn subject(
+    cloud: &OpenStackCloud,
+    identity: &Identity,
+    request: &Request,
+) -> Result<(String, Token), KeystoneFault> {
     let action = match request.method {
         Method::DELETE => "identity:revoke_token",
         _ => "identity:validate_token",
     };
     let (_, caller) =
-        header_token(cloud, identity, request, "x-auth-token").ok_or_else(Fault::unauthorized)?;
+        header_token(cloud, identity, request, "x-auth-token").ok_or_else(KeystoneFault::unauthorized)?;
     // Without a subject, no caller is checked.
-    let id = request.header("x-subject-token").ok_or_else(|| Fault::forbidden(action))?;
+    let id = request.header("x-subject-token").ok_or_else(|| KeystoneFault::forbidden(action))?;
     if !identity.tokens.contains_key(id) {
-        return Err(Fault::not_found("Could not recognize Fernet token"));
+        return Err(KeystoneFault::not_found("Could not recognize Fernet token"));
     }
     let subject = header_token(cloud, identity, request, "x-subject-token");
-    let (id, token) = subject.ok_or_else(|| Fault::not_found("Failed to validate token"))?;
+    let (id, token) = subject.ok_or_else(|| KeystoneFault::not_found("Failed to validate token"))?;
     let admin = identity.users.get(&caller.user_id).is_some_and(|user| user.admin);
     if token.user_id != caller.user_id && !admin {
-        return Err(Fault::forbidden(action));
+        return Err(KeystoneFault::forbidden(action));
     }
     Ok((id, token))
 }
 
-fn validate(cloud: &OpenStackCloud, request: &Request) -> Result<Reply, Fault> {
+fn validate(cloud: &OpenStackCloud, request: &Request) -> Result<Reply, KeystoneFault> {
     let catalog = catalog(cloud, request);
     let identity = cloud.identity.read();
     let (id, token) = subject(cloud, &identity, request)?;
@@ -172,7 +176,7 @@ fn validate(cloud: &OpenStackCloud, request: &Request) -> Result<Reply, Fault> {
     Ok(Reply::json(StatusCode::OK, &document).with("X-Subject-Token", &id))
 }
 
-fn revoke(cloud: &OpenStackCloud, request: &Request) -> Result<Reply, Fault> {
+fn revoke(cloud: &OpenStackCloud, request: &Request) -> Result<Reply, KeystoneFault> {
     let mut identity = cloud.identity.write();
     let (id, _) = subject(cloud, &identity, request)?;
     identity.revoke(|known, _| known == id);
@@ -252,7 +256,8 @@ fn catalog(cloud: &OpenStackCloud, request: &Request) -> Option<Value> {
         ("0c7", "load-balancer", "octavia", settings.load_balancing.enabled),
         ("ba4", "key-manager", "barbican", settings.key_manager),
     ];
-    let service = |(id, kind, name, _): (&str, &str, &str, bool)| {
+    let enabled = services.into_iter().filter(|(.., is_enabled)| *is_enabled);
+    let catalog = enabled.map(|(id, kind, name, _)| {
         let mut endpoints = Vec::new();
         for (number, region) in regions.iter().enumerate() {
             for interface in ["admin", "internal", "public"] {
@@ -273,7 +278,6 @@ fn catalog(cloud: &OpenStackCloud, request: &Request) -> Option<Value> {
             }
         }
         json!({"id": format!("{id:0>32}"), "type": kind, "name": name, "endpoints": endpoints})
-    };
-    let enabled = services.into_iter().filter(|(.., enabled)| *enabled);
-    Some(enabled.map(service).collect())
+    });
+    Some(catalog.collect())
 }

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use crate::http::Request;
 
 /// An object as the service shows it.
-pub(super) type Document = Map<String, Value>;
+pub(super) type ListedDocument = Map<String, Value>;
 
 /// Parameters that the simulator does not have.
 const UNSENT: [&str; 8] = [
@@ -56,7 +56,7 @@ impl<'a> Query<'a> {
     }
 
     /// Whether a document matches all filters.
-    pub(super) fn matches(&self, document: &Document) -> bool {
+    pub(super) fn matches(&self, document: &ListedDocument) -> bool {
         self.filters.iter().all(|(name, requested)| {
             let matches = |have: &Value| requested.iter().any(|requested| equals(have, requested));
             match document.get(*name) {
@@ -67,7 +67,7 @@ impl<'a> Query<'a> {
     }
 
     /// The requested fields of a document.
-    pub(super) fn choose(&self, mut document: Document) -> Document {
+    pub(super) fn choose(&self, mut document: ListedDocument) -> ListedDocument {
         if !self.fields.is_empty() {
             document.retain(|name, _| self.fields.contains(&name.as_str()));
         }
@@ -96,12 +96,12 @@ pub(super) fn is_true(text: &str) -> bool {
 }
 
 /// The id of an object.
-pub(super) fn id_of(document: &Document) -> &str {
+pub(super) fn id_of(document: &ListedDocument) -> &str {
     document.get("id").and_then(Value::as_str).unwrap_or_default()
 }
 
 /// Cuts a listing to the page after the object at `start - 1`.
-pub(super) fn cut(documents: &mut Vec<Document>, start: usize, limit: usize) {
+pub(super) fn cut(documents: &mut Vec<ListedDocument>, start: usize, limit: usize) {
     documents.drain(..start.min(documents.len()));
     documents.truncate(limit);
 }

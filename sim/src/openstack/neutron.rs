@@ -28,14 +28,14 @@ use crate::server::{Cloud as _, Target};
 
 /// An error in Neutron's words.
 #[derive(Debug)]
-pub(crate) struct Fault {
+pub(crate) struct NeutronFault {
     status: StatusCode,
     /// Name of the exception's class.
     class: &'static str,
     message: String,
 }
 
-impl Fault {
+impl NeutronFault {
     fn new(status: StatusCode, class: &'static str, message: impl Into<String>) -> Self {
         Self {
             status,
@@ -67,7 +67,7 @@ pub(crate) fn error(status: StatusCode, class: &str, message: &str) -> Reply {
 }
 
 /// A request below `/v2.0` with all inputs of its answer.
-struct Api<'a> {
+struct NeutronApi<'a> {
     cloud: &'a OpenStackCloud,
     region: &'a Region,
     request: &'a Request,
@@ -77,7 +77,7 @@ struct Api<'a> {
 }
 
 /// A request that changes an object.
-struct Edit<'a> {
+struct NeutronEdit<'a> {
     cloud: &'a OpenStackCloud,
     region: &'a mut Region,
     request: &'a Request,
@@ -85,9 +85,9 @@ struct Edit<'a> {
     endpoint: String,
 }
 
-impl Edit<'_> {
-    fn api(&self) -> Api<'_> {
-        Api {
+impl NeutronEdit<'_> {
+    fn api(&self) -> NeutronApi<'_> {
+        NeutronApi {
             cloud: self.cloud,
             region: self.region,
             request: self.request,
@@ -97,28 +97,28 @@ impl Edit<'_> {
     }
 
     /// An object that is visible to the caller.
-    fn find<T: Resource>(&self, id: &str) -> Result<Arc<T>, Fault> {
+    fn find<T: Resource>(&self, id: &str) -> Result<Arc<T>, NeutronFault> {
         listing::find::<T>(&self.api(), id)
     }
 
     /// Checks the quota of a project that has `have` objects.
-    fn check_quota(&self, resource: &str, have: usize) -> Result<(), Fault> {
+    fn check_quota(&self, resource: &str, have: usize) -> Result<(), NeutronFault> {
         let quotas = &self.cloud.settings.read().resource_quotas;
         match quotas.get(resource) {
-            Some(quota) if have as u64 >= *quota => Err(Fault::over_quota(resource)),
+            Some(quota) if have as u64 >= *quota => Err(NeutronFault::over_quota(resource)),
             _ => Ok(()),
         }
     }
 
     /// Checks the revision in the header `If-Match`.
-    fn check_revision(&self, revision: u64) -> Result<(), Fault> {
+    fn check_revision(&self, revision: u64) -> Result<(), NeutronFault> {
         let Some(requested) = self.request.header("if-match") else {
             return Ok(());
         };
         let number = requested.strip_prefix("revision_number=").and_then(|number| number.parse::<u64>().ok());
         match number {
             Some(number) if number == revision => Ok(()),
-            Some(number) => Err(Fault::new(
+            Some(number) => Err(NeutronFault::new(
                 StatusCode::PRECONDITION_FAILED,
                 "RevisionNumberConstraintFailed",
                 format!("Constrained to {number}, but current revision is {revision}"),
@@ -141,7 +141,7 @@ pub(crate) fn handle(cloud: &OpenStackCloud, region: &Region, request: &Request,
         Ok(caller) => caller,
         Err(reply) => return *reply,
     };
-    let api = Api {
+    let api = NeutronApi {
         cloud,
         region,
         request,
@@ -162,7 +162,7 @@ pub(crate) fn write(cloud: &OpenStackCloud, request: &Request, target: &Target) 
     let Some(region) = found else {
         return cloud.refuse(target, StatusCode::NOT_FOUND);
     };
-    let mut edit = Edit {
+    let mut edit = NeutronEdit {
         cloud,
         region,
         request,
@@ -172,7 +172,7 @@ pub(crate) fn write(cloud: &OpenStackCloud, request: &Request, target: &Target) 
     carry_out(&mut edit, target).unwrap_or_else(|fault| error(fault.status, fault.class, &fault.message))
 }
 
-fn carry_out(edit: &mut Edit<'_>, target: &Target) -> Result<Reply, Fault> {
+fn carry_out(edit: &mut NeutronEdit<'_>, target: &Target) -> Result<Reply, NeutronFault> {
     let part = |index: usize| target.rest.get(index).map(String::as_str).unwrap_or_default();
     let id = part(2);
     if target.op.starts_with("security_group_") {
@@ -214,15 +214,15 @@ fn carry_out(edit: &mut Edit<'_>, target: &Target) -> Result<Reply, Fault> {
         }
         "port_delete" => ports::delete(edit, id).map(no_content),
         "router_update" => {
-            routers::update(edit, id, routers::Change::Replace)?;
+            routers::update(edit, id, routers::RouteChange::Replace)?;
             listing::shown::<Router>(&edit.api(), StatusCode::OK, id)
         }
         "router_add_extraroutes" => {
-            routers::update(edit, id, routers::Change::Add)?;
+            routers::update(edit, id, routers::RouteChange::Add)?;
             routers::shown_whole(&edit.api(), id)
         }
         "router_remove_extraroutes" => {
-            routers::update(edit, id, routers::Change::Remove)?;
+            routers::update(edit, id, routers::RouteChange::Remove)?;
             routers::shown_whole(&edit.api(), id)
         }
         "tag_add" | "tag_remove" => ports::tag(edit, target.op == "tag_add", id, part(4)),
@@ -234,7 +234,7 @@ fn no_content(_: ()) -> Reply {
     Reply::empty(StatusCode::NO_CONTENT)
 }
 
-fn answer(api: &Api<'_>, target: &Target) -> Result<Reply, Fault> {
+fn answer(api: &NeutronApi<'_>, target: &Target) -> Result<Reply, NeutronFault> {
     let id = target.rest.get(2).map(String::as_str).unwrap_or_default();
     match target.op {
         "network_list" => listing::list::<Network>(api),
@@ -257,7 +257,7 @@ fn answer(api: &Api<'_>, target: &Target) -> Result<Reply, Fault> {
 }
 
 /// The quotas of a project; -1 is unlimited.
-fn quotas(api: &Api<'_>) -> Reply {
+fn quotas(api: &NeutronApi<'_>) -> Reply {
     let quotas = &api.cloud.settings.read().resource_quotas;
     let kinds = [
         "network",
@@ -282,19 +282,41 @@ fn quotas(api: &Api<'_>) -> Reply {
 }
 
 /// The extensions of a current cloud with routers and trunks.
-const EXTENSIONS: &str = "allowed-address-pairs empty-string-filtering external-net filter-validation \
-                          ip-substring-filtering net-mtu pagination port-security project-id revision-if-match \
-                          security-group sorting standard-attr-description standard-attr-revisions \
-                          standard-attr-tag standard-attr-timestamp trunk trunk-details extraroute \
-                          extraroute-atomic fip-port-details quotas router security-groups-normalized-cidr \
-                          stateful-security-group subnet-external-network";
+const EXTENSIONS: [&str; 26] = [
+    "allowed-address-pairs",
+    "empty-string-filtering",
+    "external-net",
+    "filter-validation",
+    "ip-substring-filtering",
+    "net-mtu",
+    "pagination",
+    "port-security",
+    "project-id",
+    "revision-if-match",
+    "security-group",
+    "sorting",
+    "standard-attr-description",
+    "standard-attr-revisions",
+    "standard-attr-tag",
+    "standard-attr-timestamp",
+    "trunk",
+    "trunk-details",
+    "extraroute",
+    "extraroute-atomic",
+    "fip-port-details",
+    "quotas",
+    "router",
+    "security-groups-normalized-cidr",
+    "stateful-security-group",
+    "subnet-external-network",
+];
 
 /// `GET /v2.0/extensions`, without those that are disabled.
-fn extension_list(api: &Api<'_>) -> Reply {
+fn extension_list(api: &NeutronApi<'_>) -> Reply {
     let missing = &api.cloud.settings.read().missing_extensions;
     let extensions: Value = EXTENSIONS
-        .split_whitespace()
-        .filter(|alias| !missing.iter().any(|known| known == alias))
+        .iter()
+        .filter(|alias| !missing.iter().any(|known| known == *alias))
         .map(|alias| {
             json!({
                 "alias": alias,

@@ -17,12 +17,12 @@ use view::ServerView;
 
 /// An error in Nova's words.
 #[derive(Debug)]
-pub(crate) struct Fault {
+pub(crate) struct NovaFault {
     status: StatusCode,
     message: String,
 }
 
-impl Fault {
+impl NovaFault {
     fn new(status: StatusCode, message: impl Into<String>) -> Self {
         Self {
             status,
@@ -74,7 +74,7 @@ pub(crate) fn error(status: StatusCode, message: &str) -> Reply {
 }
 
 /// A request below `/v2.1` with all inputs of its answer.
-struct Api<'a> {
+struct NovaApi<'a> {
     cloud: &'a OpenStackCloud,
     region: &'a Region,
     request: &'a Request,
@@ -85,7 +85,7 @@ struct Api<'a> {
     endpoint: String,
 }
 
-impl Api<'_> {
+impl NovaApi<'_> {
     /// The URL of an object below the versioned endpoint.
     fn link(&self, path: &str) -> String {
         format!("{}/v2.1/{path}", self.endpoint)
@@ -101,30 +101,32 @@ impl Api<'_> {
     }
 
     /// `GET /servers/{id}`: a server that is visible to the caller.
-    fn server(&self, id: &str) -> Result<Reply, Fault> {
-        let server = self
-            .region
-            .servers
-            .get(&id.to_ascii_lowercase())
-            .filter(|_| is_uuid_like(id))
-            .filter(|server| server.deleted.is_none())
-            .filter(|server| server.project_id == self.caller.project_id || self.caller.admin)
-            .ok_or_else(|| Fault::not_found(format!("Instance {id} could not be found.")))?;
+    fn server(&self, id: &str) -> Result<Reply, NovaFault> {
+        let server = match self.region.servers.get(&id.to_ascii_lowercase()) {
+            Some(server)
+                if is_uuid_like(id)
+                    && server.deleted.is_none()
+                    && (server.project_id == self.caller.project_id || self.caller.admin) =>
+            {
+                server
+            }
+            _ => return Err(NovaFault::not_found(format!("Instance {id} could not be found."))),
+        };
         if self.is_down(server) {
-            return Err(Fault::unexpected("nova.exception.NovaException"));
+            return Err(NovaFault::unexpected("nova.exception.NovaException"));
         }
         let view = ServerView { api: self, server };
         Ok(Reply::json(StatusCode::OK, &json!({ "server": view })))
     }
 
     /// `GET /servers/detail`: a page of the project's servers, the newest first.
-    fn servers(&self) -> Result<Reply, Fault> {
+    fn servers(&self) -> Result<Reply, NovaFault> {
         let query = |name| self.request.last(name).filter(|value| !value.is_empty());
         let max = self.cloud.settings.read().max_limit;
         let limit = match query("limit").map(str::parse::<usize>) {
             None => max,
             Some(Ok(limit)) => limit.min(max),
-            Some(Err(_)) => return Err(Fault::bad_request("Invalid input for query parameters limit.")),
+            Some(Err(_)) => return Err(NovaFault::bad_request("Invalid input for query parameters limit.")),
         };
         let after = match query("marker") {
             None => None,
@@ -172,24 +174,24 @@ impl Api<'_> {
     }
 
     /// The position of a marker. Nova reads it from the server's own cell.
-    fn marker(&self, marker: &str) -> Result<AgeKey, Fault> {
+    fn marker(&self, marker: &str) -> Result<AgeKey, NovaFault> {
         let servers = &self.region.servers;
         let server = servers
             .get(marker)
-            .ok_or_else(|| Fault::bad_request(format!("marker [{marker}] not found")))?;
+            .ok_or_else(|| NovaFault::bad_request(format!("marker [{marker}] not found")))?;
         if self.is_down(server) {
-            return Err(Fault::unexpected("oslo_db.exception.DBConnectionError"));
+            return Err(NovaFault::unexpected("oslo_db.exception.DBConnectionError"));
         }
         Ok(server.age_key())
     }
 
     /// `GET /flavors/{id}`.
-    fn flavor(&self, id: &str) -> Result<Reply, Fault> {
+    fn flavor(&self, id: &str) -> Result<Reply, NovaFault> {
         let flavor: &Flavor = self
             .region
             .flavors
             .get(id)
-            .ok_or_else(|| Fault::not_found(format!("Flavor {id} could not be found.")))?;
+            .ok_or_else(|| NovaFault::not_found(format!("Flavor {id} could not be found.")))?;
         let links = json!([
             {"rel": "self", "href": self.link(&format!("flavors/{id}"))},
             {"rel": "bookmark", "href": self.bookmark(&format!("flavors/{id}"))},
@@ -248,8 +250,12 @@ pub(crate) fn op(request: &Request, rest: &[&str]) -> &'static str {
         ["v2.1", "servers", "detail"] => &["limit", "marker", "name"],
         _ => &[],
     };
-    let is_known = |name: &str| name.is_empty() || NameFilter::parse(name).is_some();
-    if request.method != Method::GET || !request.has_only(known) || !request.last("name").is_none_or(is_known)
+    if request.method != Method::GET || !request.has_only(known) {
+        return ops::UNKNOWN;
+    }
+    if let Some(name) = request.last("name")
+        && !name.is_empty()
+        && NameFilter::parse(name).is_none()
     {
         return ops::UNKNOWN;
     }
@@ -282,7 +288,7 @@ pub(crate) fn handle(
         Ok(_) => return None,
         Err((fault, shown)) => return Some(refusal(&fault, shown.as_deref())),
     };
-    let api = Api {
+    let api = NovaApi {
         cloud,
         region,
         request,
@@ -312,7 +318,7 @@ fn versioned(reply: Reply, version: &str) -> Reply {
 }
 
 /// The answer to an invalid microversion, which is repeated if it has the form of a version.
-fn refusal(fault: &Fault, version: Option<&str>) -> Reply {
+fn refusal(fault: &NovaFault, version: Option<&str>) -> Reply {
     let reply = error(fault.status, &fault.message);
     match version {
         Some(version) => versioned(reply, version),
@@ -321,22 +327,22 @@ fn refusal(fault: &Fault, version: Option<&str>) -> Reply {
 }
 
 /// The answer to a token without a project.
-fn unscoped(caller: &Caller, op: &str) -> Result<(), Fault> {
+fn unscoped(caller: &Caller, op: &str) -> Result<(), NovaFault> {
     match op {
         _ if !caller.project_id.is_empty() => Ok(()),
         // Nova searches for the server first, and fails there.
-        "server_get" => Err(Fault::unexpected("nova.exception.NovaException")),
-        "flavor_get" => Err(Fault::new(StatusCode::FORBIDDEN, "Forbidden")),
+        "server_get" => Err(NovaFault::unexpected("nova.exception.NovaException")),
+        "flavor_get" => Err(NovaFault::new(StatusCode::FORBIDDEN, "Forbidden")),
         _ => {
             let message = "Policy doesn't allow os_compute_api:servers:detail to be performed.";
-            Err(Fault::new(StatusCode::FORBIDDEN, message))
+            Err(NovaFault::new(StatusCode::FORBIDDEN, message))
         }
     }
 }
 
 /// The minor number of the requested microversion; the lowest is 2.1. The fault of an unknown one contains its text, if
 /// it has the form of a version.
-fn microversion(cloud: &OpenStackCloud, request: &Request) -> Result<u32, (Fault, Option<String>)> {
+fn microversion(cloud: &OpenStackCloud, request: &Request) -> Result<u32, (NovaFault, Option<String>)> {
     let max = cloud.settings.read().max_microversion;
     let requested = request.header("openstack-api-version").and_then(|header| {
         let of_compute =
@@ -360,13 +366,13 @@ fn microversion(cloud: &OpenStackCloud, request: &Request) -> Result<u32, (Fault
         let message = format!(
             "API Version String {requested} is of invalid format. Must be of format MajorNum.MinorNum."
         );
-        return Err((Fault::bad_request(message), None));
+        return Err((NovaFault::bad_request(message), None));
     };
     if major != 2 || minor < 1 || minor > max {
         let message = format!(
             "Version {requested} is not supported by the API. Minimum is 2.1 and maximum is 2.{max}."
         );
-        return Err((Fault::new(StatusCode::NOT_ACCEPTABLE, message), Some(requested)));
+        return Err((NovaFault::new(StatusCode::NOT_ACCEPTABLE, message), Some(requested)));
     }
     Ok(minor)
 }

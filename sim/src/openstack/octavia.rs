@@ -17,7 +17,7 @@ mod vip;
 
 pub(crate) use fault::error;
 
-use fault::Fault;
+use fault::OctaviaFault;
 use http::{Method, StatusCode};
 use serde_json::json;
 
@@ -50,7 +50,7 @@ fn names(kind: Kind) -> (&'static str, &'static str) {
 }
 
 /// A request with all inputs of its answer.
-struct Api<'a> {
+struct OctaviaApi<'a> {
     cloud: &'a OpenStackCloud,
     region: &'a Region,
     request: &'a Request,
@@ -61,57 +61,119 @@ struct Api<'a> {
     minor: u32,
 }
 
-impl Api<'_> {
+impl OctaviaApi<'_> {
     fn state(&self) -> &Balancing {
         &self.region.balancing
     }
 
     /// An object that is visible to the caller.
-    fn find(&self, kind: Kind, id: &str) -> Result<&Object, Fault> {
-        let found = self.state().get(kind, id).ok_or_else(|| Fault::not_found(title(kind), id))?;
+    fn find(&self, kind: Kind, id: &str) -> Result<&Object, OctaviaFault> {
+        let found = self.state().get(kind, id).ok_or_else(|| OctaviaFault::not_found(title(kind), id))?;
         self.authorize(&found.project_id)?;
         Ok(found)
     }
 
-    fn authorize(&self, project: &str) -> Result<(), Fault> {
+    fn authorize(&self, project: &str) -> Result<(), OctaviaFault> {
         if self.caller.admin || self.caller.project_id == project {
             Ok(())
         } else {
-            Err(Fault::forbidden())
+            Err(OctaviaFault::forbidden())
         }
     }
 }
 
-/// Collections and the operations on them.
-const COLLECTIONS: [(&str, &str); 8] = [
+/// Collections and the operations on them: list, create, get, update and delete.
+const COLLECTIONS: [(&str, [&str; 5]); 8] = [
     (
         "loadbalancers",
-        "loadbalancer_list loadbalancer_create loadbalancer_get loadbalancer_update loadbalancer_delete",
+        [
+            "loadbalancer_list",
+            "loadbalancer_create",
+            "loadbalancer_get",
+            "loadbalancer_update",
+            "loadbalancer_delete",
+        ],
     ),
     (
         "listeners",
-        "loadbalancer_listener_list loadbalancer_listener_create loadbalancer_listener_get \
-         loadbalancer_listener_update loadbalancer_listener_delete",
+        [
+            "loadbalancer_listener_list",
+            "loadbalancer_listener_create",
+            "loadbalancer_listener_get",
+            "loadbalancer_listener_update",
+            "loadbalancer_listener_delete",
+        ],
     ),
     (
         "pools",
-        "loadbalancer_pool_list loadbalancer_pool_create loadbalancer_pool_get loadbalancer_pool_update \
-         loadbalancer_pool_delete",
+        [
+            "loadbalancer_pool_list",
+            "loadbalancer_pool_create",
+            "loadbalancer_pool_get",
+            "loadbalancer_pool_update",
+            "loadbalancer_pool_delete",
+        ],
     ),
     (
         "healthmonitors",
-        "loadbalancer_healthmonitor_list loadbalancer_healthmonitor_create loadbalancer_healthmonitor_get \
-         loadbalancer_healthmonitor_update loadbalancer_healthmonitor_delete",
+        [
+            "loadbalancer_healthmonitor_list",
+            "loadbalancer_healthmonitor_create",
+            "loadbalancer_healthmonitor_get",
+            "loadbalancer_healthmonitor_update",
+            "loadbalancer_healthmonitor_delete",
+        ],
     ),
-    ("providers", "loadbalancer_provider_list - - - -"),
-    ("flavors", "- - loadbalancer_flavor_get - -"),
-    ("availabilityzones", "- - loadbalancer_availabilityzone_get - -"),
-    ("quotas", "- - loadbalancer_quota_get - -"),
+    (
+        "providers",
+        [
+            "loadbalancer_provider_list",
+            ops::UNKNOWN,
+            ops::UNKNOWN,
+            ops::UNKNOWN,
+            ops::UNKNOWN,
+        ],
+    ),
+    (
+        "flavors",
+        [
+            ops::UNKNOWN,
+            ops::UNKNOWN,
+            "loadbalancer_flavor_get",
+            ops::UNKNOWN,
+            ops::UNKNOWN,
+        ],
+    ),
+    (
+        "availabilityzones",
+        [
+            ops::UNKNOWN,
+            ops::UNKNOWN,
+            "loadbalancer_availabilityzone_get",
+            ops::UNKNOWN,
+            ops::UNKNOWN,
+        ],
+    ),
+    (
+        "quotas",
+        [
+            ops::UNKNOWN,
+            ops::UNKNOWN,
+            "loadbalancer_quota_get",
+            ops::UNKNOWN,
+            ops::UNKNOWN,
+        ],
+    ),
 ];
 
 /// The operations on the members of a pool.
-const MEMBERS: &str = "loadbalancer_member_list loadbalancer_member_create - loadbalancer_member_update \
-                       loadbalancer_member_delete";
+const MEMBERS: [&str; 5] = [
+    "loadbalancer_member_list",
+    "loadbalancer_member_create",
+    ops::UNKNOWN,
+    "loadbalancer_member_update",
+    "loadbalancer_member_delete",
+];
 
 /// The operation of a request to Octavia.
 pub(crate) fn op(request: &Request, rest: &[&str]) -> &'static str {
@@ -124,17 +186,14 @@ pub(crate) fn op(request: &Request, rest: &[&str]) -> &'static str {
         ["v2" | "v2.0", "lbaas", rest @ ..] => rest,
         _ => return ops::UNKNOWN,
     };
-    let find = |collection: &str| COLLECTIONS.iter().find(|(name, _)| *name == collection);
     match rest {
         ["loadbalancers", _, "failover"] if *method == Method::PUT => "loadbalancer_failover",
         ["pools", _, "members"] if *method == Method::PUT => "loadbalancer_members_update",
         ["pools", _, "members"] => ops::of_collection(method, false, MEMBERS),
         ["pools", _, "members", _] => ops::of_collection(method, true, MEMBERS),
-        [collection] => {
-            find(collection).map_or(ops::UNKNOWN, |(_, names)| ops::of_collection(method, false, names))
-        }
-        [collection, _] => {
-            find(collection).map_or(ops::UNKNOWN, |(_, names)| ops::of_collection(method, true, names))
+        [collection, item @ ..] if item.len() < 2 => {
+            let found = COLLECTIONS.iter().find(|(name, _)| name == collection);
+            found.map_or(ops::UNKNOWN, |(_, names)| ops::of_collection(method, !item.is_empty(), *names))
         }
         _ => ops::UNKNOWN,
     }
@@ -167,7 +226,7 @@ pub(crate) fn handle(cloud: &OpenStackCloud, region: &Region, request: &Request,
         Ok(caller) => caller,
         Err(reply) => return *reply,
     };
-    let api = Api {
+    let api = OctaviaApi {
         cloud,
         region,
         request,
@@ -175,7 +234,7 @@ pub(crate) fn handle(cloud: &OpenStackCloud, region: &Region, request: &Request,
         endpoint,
         minor,
     };
-    answer(&api, target).unwrap_or_else(Fault::reply)
+    answer(&api, target).unwrap_or_else(OctaviaFault::reply)
 }
 
 /// The IDs in a path.
@@ -185,16 +244,16 @@ fn ids(target: &Target) -> (&str, &str) {
 }
 
 /// Checks that the pool in the path exists.
-fn check_pool_in_path(state: &Balancing, target: &Target) -> Result<(), Fault> {
+fn check_pool_in_path(state: &Balancing, target: &Target) -> Result<(), OctaviaFault> {
     let (id, _) = ids(target);
     let through = target.op.starts_with("loadbalancer_member");
     if through && state.get(Kind::Pool, id).is_none() {
-        return Err(Fault::missing_pool(id));
+        return Err(OctaviaFault::missing_pool(id));
     }
     Ok(())
 }
 
-fn answer(api: &Api<'_>, target: &Target) -> Result<Reply, Fault> {
+fn answer(api: &OctaviaApi<'_>, target: &Target) -> Result<Reply, OctaviaFault> {
     let (id, _) = ids(target);
     check_pool_in_path(api.state(), target)?;
     match target.op {
@@ -229,9 +288,9 @@ pub(crate) fn write(cloud: &OpenStackCloud, request: &Request, target: &Target) 
         .iter_mut()
         .find(|region| region.name == target.region);
     let Some(region) = found else {
-        return Fault::framework(StatusCode::NOT_FOUND, "").reply();
+        return OctaviaFault::framework(StatusCode::NOT_FOUND, "").reply();
     };
-    let mut edit = edit::Edit {
+    let mut edit = edit::OctaviaEdit {
         cloud,
         region,
         request,
@@ -239,19 +298,21 @@ pub(crate) fn write(cloud: &OpenStackCloud, request: &Request, target: &Target) 
         endpoint: cloud.endpoint(target),
         settings: &settings,
     };
-    carry_out(&mut edit, target).unwrap_or_else(Fault::reply)
+    carry_out(&mut edit, target).unwrap_or_else(OctaviaFault::reply)
 }
 
-fn carry_out(edit: &mut edit::Edit<'_>, target: &Target) -> Result<Reply, Fault> {
+fn carry_out(edit: &mut edit::OctaviaEdit<'_>, target: &Target) -> Result<Reply, OctaviaFault> {
     let (id, below) = ids(target);
     check_pool_in_path(&edit.region.balancing, target)?;
-    let is_known = |name: &str| match name {
-        "cascade" => target.op == "loadbalancer_delete",
-        "additive_only" => target.op == "loadbalancer_members_update" && edit.minor() >= 11,
-        _ => false,
-    };
-    if let Some((name, _)) = edit.request.params.iter().find(|(name, _)| !is_known(name)) {
-        return Err(Fault::unknown_argument(name));
+    for (name, _) in &edit.request.params {
+        let is_known = match name.as_str() {
+            "cascade" => target.op == "loadbalancer_delete",
+            "additive_only" => target.op == "loadbalancer_members_update" && edit.minor() >= 11,
+            _ => false,
+        };
+        if !is_known {
+            return Err(OctaviaFault::unknown_argument(name));
+        }
     }
     let no_content = |()| Reply::empty(StatusCode::NO_CONTENT);
     let accepted = |()| Reply::empty(StatusCode::ACCEPTED);

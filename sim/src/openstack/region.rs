@@ -20,7 +20,7 @@ pub(crate) use servers::{AgeKey, Server, ServerIndex, is_status, power_state_of,
 
 use crate::error::{Error, Result};
 use crate::openstack::ids::Ids;
-use crate::openstack::spec::{AddressSpec, PortSpec, ServerPatch, ServerSpec};
+use crate::openstack::spec::{PortSpec, ServerPatch, ServerSpec};
 
 /// A flavor; a server keeps the flavor of its creation.
 #[derive(Debug)]
@@ -218,8 +218,9 @@ impl Region {
             let _present = self.network.remove_port(port);
         }
         let group = balancer.text("octavia_group");
-        let uses = |port: &&Arc<Port>| port.security_groups.iter().any(|known| known == group);
-        if self.network.ports.get(port).filter(uses).is_some() {
+        if let Some(found) = self.network.ports.get(port)
+            && found.security_groups.iter().any(|known| known == group)
+        {
             self.network.change_port(port, |port| port.security_groups.retain(|known| known != group));
         }
         self.network.remove_group(group);
@@ -245,15 +246,16 @@ impl Region {
     /// name in the order of the ports.
     pub(crate) fn addresses<'a>(&'a self, server: &'a Server) -> Vec<(&'a str, Vec<ShownAddress<'a>>)> {
         if let Some(addresses) = &server.addresses {
-            let shown = |address: &'a AddressSpec| ShownAddress {
-                addr: address.addr,
-                kind: &address.kind,
-                mac: "fa:16:3e:00:00:01",
-            };
-            return addresses
-                .iter()
-                .map(|(name, list)| (name.as_str(), list.iter().map(shown).collect()))
-                .collect();
+            let mut shown = Vec::new();
+            for (name, list) in addresses {
+                let list = list.iter().map(|address| ShownAddress {
+                    addr: address.addr,
+                    kind: &address.kind,
+                    mac: "fa:16:3e:00:00:01",
+                });
+                shown.push((name.as_str(), list.collect()));
+            }
+            return shown;
         }
         let mut shown: Vec<(&str, Vec<ShownAddress<'_>>, Vec<ShownAddress<'_>>)> = Vec::new();
         for port in server.ports.iter().filter_map(|id| self.network.ports.get(id)) {
@@ -274,11 +276,11 @@ impl Region {
                 floating.extend(self.network.floating_of(&port.id).map(|ip| address(ip.address, "floating")));
             }
         }
-        let join = |(name, mut fixed, floating): (_, Vec<_>, Vec<_>)| {
+        let shown = shown.into_iter().map(|(name, mut fixed, floating)| {
             fixed.extend(floating);
             (name, fixed)
-        };
-        shown.into_iter().map(join).collect()
+        });
+        shown.collect()
     }
 }
 

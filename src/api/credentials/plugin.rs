@@ -24,13 +24,13 @@ pub(super) struct Given {
 
 /// The output of a plugin. Never shown.
 #[derive(Deserialize)]
-struct Printed {
-    status: Option<Status>,
+struct PrintedCredential {
+    status: Option<PluginStatus>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Status {
+struct PluginStatus {
     expiration_timestamp: Option<Timestamp>,
     token: Option<String>,
     client_certificate_data: Option<String>,
@@ -42,8 +42,7 @@ struct Status {
 /// # Errors
 /// It cannot be run, fails, or prints no credentials: the problem, for the user.
 pub(super) async fn run(config: &ExecConfig) -> Result<Given, String> {
-    let name = config.command.as_deref();
-    let name = name.ok_or("its user has a credential plugin without a command")?;
+    let name = config.command.as_deref().ok_or("its user has a credential plugin without a command")?;
     let plugin = format!("its credential plugin {name}");
     let mut command = Command::new(name);
     command
@@ -60,13 +59,13 @@ pub(super) async fn run(config: &ExecConfig) -> Result<Given, String> {
             Some(hint) => format!("{plugin} cannot be run: {error}; {hint}"),
         })?;
     if !output.status.success() {
-        let text = String::from_utf8_lossy(&output.stderr);
-        let text = text.trim();
+        let printed = String::from_utf8_lossy(&output.stderr);
+        let text = printed.trim();
         let end = text.get(text.floor_char_boundary(text.len().saturating_sub(SHOWN))..);
         let (status, end) = (output.status, end.unwrap_or_default());
         return Err(format!("{plugin} failed ({status}) and printed {end:?}"));
     }
-    let printed: Printed = serde_json::from_slice(&output.stdout)
+    let printed: PrintedCredential = serde_json::from_slice(&output.stdout)
         // The text of the error may quote the output.
         .map_err(|error| {
             let (line, column) = (error.line(), error.column());

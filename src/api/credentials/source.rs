@@ -232,8 +232,10 @@ pub(super) fn environment_proxy(environment: &Environment, server: &Uri) -> Resu
     };
     let direct = environment.no_proxy();
     let matcher = Matcher::builder().all("http://proxy").no(direct).build();
-    let named = named.filter(|_| matcher.intercept(server).is_some());
-    named.map(|(name, url)| proxy_url(name, url)).transpose()
+    match named {
+        Some((name, url)) if matcher.intercept(server).is_some() => proxy_url(name, url).map(Some),
+        _ => Ok(None),
+    }
 }
 
 fn proxy_url(name: &str, url: &str) -> Result<Uri, String> {
@@ -379,20 +381,22 @@ impl<'a> Chosen<'a> {
     }
 
     fn files(&self) -> impl Iterator<Item = PathBuf> {
-        let without = |data: bool, file: &Option<String>| file.clone().filter(|_| !data);
+        // Data in the kubeconfig wins over a file.
         let cluster = self.cluster;
-        let mut files = vec![without(
-            cluster.certificate_authority_data.is_some(),
-            &cluster.certificate_authority,
-        )];
-        if let Some(user) = self.user {
-            files.extend([
-                user.token_file.clone(),
-                without(user.client_certificate_data.is_some(), &user.client_certificate),
-                without(user.client_key_data.is_some(), &user.client_key),
-            ]);
+        let mut files = Vec::new();
+        if cluster.certificate_authority_data.is_none() {
+            files.extend(cluster.certificate_authority.clone());
         }
-        files.into_iter().flatten().map(PathBuf::from)
+        if let Some(user) = self.user {
+            files.extend(user.token_file.clone());
+            if user.client_certificate_data.is_none() {
+                files.extend(user.client_certificate.clone());
+            }
+            if user.client_key_data.is_none() {
+                files.extend(user.client_key.clone());
+            }
+        }
+        files.into_iter().map(PathBuf::from)
     }
 }
 

@@ -303,9 +303,11 @@ impl NotReadyNodes {
         }
     }
 
-    /// When a question is due next.
+    /// When a question is due next. Nodes that are due soon after each other are asked about together, when the last of them is due.
     pub(super) fn next_due(&self) -> Option<Instant> {
-        self.nodes.values().filter_map(|node| node.next.time()).min()
+        let times = || self.nodes.values().filter_map(|node| node.next.time());
+        let together = times().min()? + self.pause();
+        times().filter(|time| *time <= together).max()
     }
 
     /// The time from the beginning of one pass to the next. The more nodes are not ready, the longer a pass waits for others.

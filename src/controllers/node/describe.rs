@@ -20,10 +20,10 @@ pub(super) const LARGEST: usize = 450;
 /// Batches at the same time.
 const PARALLEL: usize = 4;
 
-/// An answer this old is good enough to find a machine. A machine that is missing in it is read anyway.
+/// An answer this old is good enough to find an instance. An instance that is missing in it is read anyway.
 const RECENT: Duration = Duration::from_secs(10);
 
-/// A question about the machine of a node that joins.
+/// A question about the instance of a node that joins.
 #[derive(Clone)]
 pub(crate) struct Question {
     pub(crate) node: Arc<NodeView>,

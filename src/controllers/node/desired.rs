@@ -17,23 +17,23 @@ use crate::controllers::{
 
 /// Why a node cannot be initialized now.
 #[derive(Clone, Debug)]
-pub(crate) struct Problem {
+pub(crate) struct NodeProblem {
     /// A short name that stays the same while the problem does: the `reason` of the event, and a metric label.
     pub(crate) reason: &'static str,
     /// The text of the event, with the fix.
     pub(crate) message: String,
 }
 
-/// The cloud has no machine for the node.
+/// The cloud has no instance for the node.
 const INSTANCE_NOT_FOUND: &str = "InstanceNotFound";
 
-/// The machine has no address yet.
+/// The instance has no address yet.
 pub(crate) const NO_ADDRESSES: &str = "NoAddresses";
 
-/// A setting leaves out every address of the machine.
+/// A setting leaves out every address of the instance.
 pub(crate) const ADDRESSES_LEFT_OUT: &str = "AddressesLeftOut";
 
-impl Problem {
+impl NodeProblem {
     /// The node is tried again.
     pub(crate) fn retried(reason: &'static str, why: impl fmt::Display) -> Self {
         Self {
@@ -42,8 +42,8 @@ impl Problem {
         }
     }
 
-    /// The cloud has no machine for the node.
-    fn no_machine(node: &NodeView) -> Self {
+    /// The cloud has no instance for the node.
+    fn no_instance(node: &NodeView) -> Self {
         let why = match &node.provider_id {
             Some(id) => format!(
                 "the cloud has no instance {id}; check that this provider ID is correct, and that the credentials belong \
@@ -58,7 +58,7 @@ impl Problem {
         Self::retried(INSTANCE_NOT_FOUND, why)
     }
 
-    /// Whether no machine has the name of the node, which has no provider ID.
+    /// Whether no instance has the name of the node, which has no provider ID.
     pub(crate) fn is_unknown_name(&self, node: &NodeView) -> bool {
         self.reason == INSTANCE_NOT_FOUND && node.provider_id.is_none()
     }
@@ -67,7 +67,7 @@ impl Problem {
 /// At most so many similar names are in a Warning.
 const SIMILAR_NAMES: usize = 3;
 
-/// The names of machines that the node may live under: similar to its own, and of no other node.
+/// The names of instances that the node may live under: similar to its own, and of no other node.
 pub(crate) fn similar_names(
     node: &NodeView,
     cloud: &dyn Cloud,
@@ -96,12 +96,12 @@ pub(crate) fn similar_names_text(names: &[String]) -> String {
 /// # Errors
 ///
 /// If the node waits for its initialization and belongs to another cloud.
-pub(crate) fn is_asked_about(node: &NodeObject, cloud: &dyn Cloud) -> Result<bool, Problem> {
+pub(crate) fn is_asked_about(node: &NodeObject, cloud: &dyn Cloud) -> Result<bool, NodeProblem> {
     let foreign = node.view.provider_id.as_deref().filter(|id| !cloud.owns(id));
     match foreign {
         _ if node.meta.deletion_timestamp.is_some() => Ok(false),
         None => Ok(true),
-        Some(id) if node.has_taint(UNINITIALIZED_TAINT) => Err(Problem {
+        Some(id) if node.has_taint(UNINITIALIZED_TAINT) => Err(NodeProblem {
             reason: "ForeignProviderID",
             message: format!("Node left unchanged: its provider ID {id} belongs to another cloud"),
         }),
@@ -117,26 +117,26 @@ pub(crate) fn is_asked_about(node: &NodeObject, cloud: &dyn Cloud) -> Result<boo
 pub(crate) fn initialize(
     node: &NodeObject,
     state: &InstanceState,
-) -> Result<Option<Initialization>, Problem> {
+) -> Result<Option<Initialization>, NodeProblem> {
     match state {
         InstanceState::Present(instance) => initialization(node, instance).map(Some),
-        InstanceState::Absent | InstanceState::Unresolved => Err(Problem::no_machine(&node.view)),
+        InstanceState::Absent | InstanceState::Unresolved => Err(NodeProblem::no_instance(&node.view)),
         InstanceState::Unmanaged => Ok(None),
     }
 }
 
-/// Decides how to initialize a node whose machine is present. As upstream, a node gets no addresses if a setting leaves all of
+/// Decides how to initialize a node whose instance is present. As upstream, a node gets no addresses if a setting leaves all of
 /// them out.
 ///
 /// # Errors
 ///
 /// If it must wait: it has no addresses yet, no provider ID, or a `--node-ip` that does not match.
-pub(crate) fn initialization(node: &NodeObject, instance: &Instance) -> Result<Initialization, Problem> {
+pub(crate) fn initialization(node: &NodeObject, instance: &Instance) -> Result<Initialization, NodeProblem> {
     let name = &node.view.name;
     let provider_id = match &node.view.provider_id {
         Some(_) => None,
         None if instance.provider_id.is_empty() => {
-            return Err(Problem {
+            return Err(NodeProblem {
                 reason: "NoProviderID",
                 message: format!(
                     "Node not initialized: cloud provider does not set node provider ID for node {name}"
@@ -146,14 +146,14 @@ pub(crate) fn initialization(node: &NodeObject, instance: &Instance) -> Result<I
         None => Some(instance.provider_id.clone()),
     };
     if instance.addresses.is_empty() && instance.address_filter.is_none() {
-        return Err(Problem::retried(NO_ADDRESSES, "its instance has no addresses yet"));
+        return Err(NodeProblem::retried(NO_ADDRESSES, "its instance has no addresses yet"));
     }
-    let addresses = only_provided(node, machine_addresses(node, instance)).map_err(|error| {
+    let addresses = only_provided(node, instance_addresses(node, instance)).map_err(|error| {
         let why = format!(
             "provided node ip for node {name:?} is not valid: {error}; correct the kubelet's --node-ip or the \
              instance's addresses"
         );
-        Problem::retried("InvalidNodeIP", why)
+        NodeProblem::retried("InvalidNodeIP", why)
     })?;
     let mut labels = type_labels(instance);
     labels.extend(topology_labels(instance));
@@ -172,9 +172,9 @@ pub(crate) fn initialization(node: &NodeObject, instance: &Instance) -> Result<I
     })
 }
 
-/// The machine's addresses in the cloud's order, and the node's own host names if the cloud has none. The API server refuses
+/// The instance's addresses in the cloud's order, and the node's own host names if the cloud has none. The API server refuses
 /// duplicates.
-fn machine_addresses(node: &NodeObject, instance: &Instance) -> Vec<NodeAddress> {
+fn instance_addresses(node: &NodeObject, instance: &Instance) -> Vec<NodeAddress> {
     let is_hostname = |address: &&NodeAddress| address.kind == AddressType::Hostname;
     let mut addresses = instance.addresses.clone();
     if !addresses.iter().any(|address| is_hostname(&address)) {
@@ -226,7 +226,7 @@ pub(crate) fn reconciled_labels(labels: &Labels) -> NewLabels {
         .collect()
 }
 
-/// The differences of an initialized node from its machine.
+/// The differences of an initialized node from its instance.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Difference {
     /// The whole of `status.addresses`, if it differs.
@@ -249,14 +249,14 @@ impl Difference {
     }
 }
 
-/// Compares an initialized node with its machine.
+/// Compares an initialized node with its instance.
 ///
 /// `previous` are the additional labels from the cloud at the refresh before. Such a label may be changed while the node
 /// shows that value. Without them, as after a start, a label with another value may be the user's and is left unchanged.
 ///
 /// # Errors
 ///
-/// If the machine does not have the provided IP. Then nothing is changed.
+/// If the instance does not have the provided IP. Then nothing is changed.
 pub(crate) fn difference(
     node: &NodeObject,
     instance: &Instance,
@@ -267,21 +267,24 @@ pub(crate) fn difference(
     let mut difference = Difference::default();
     let keeps_addresses = instance.keeps_addresses && !node.addresses.is_empty();
     if !keeps_addresses && !instance.addresses.is_empty() {
-        let mut desired = machine_addresses(node, instance);
+        let mut desired = instance_addresses(node, instance);
         if !instance.enforces_address_order {
             desired = in_node_order(&desired, &node.addresses);
         }
         let desired = only_provided(node, desired)?;
         difference.addresses = (desired != node.addresses).then_some(desired);
     }
-    let is_ours = |key: &str| match (shown.get(key), previous) {
-        (None, _) => true,
-        (Some(now), Some(previous)) => previous.get(key).is_some_and(|known| known == now),
-        (Some(_), None) => false,
-    };
     difference.labels = type_labels(instance);
-    let additional = additional_labels(instance).filter(|(key, _)| is_ours(key));
-    difference.labels.extend(additional.map(owned));
+    for (key, value) in additional_labels(instance) {
+        let is_ours = match (shown.get(key), previous) {
+            (None, _) => true,
+            (Some(now), Some(previous)) => previous.get(key).is_some_and(|known| known == now),
+            (Some(_), None) => false,
+        };
+        if is_ours {
+            difference.labels.insert(key.clone(), value.clone());
+        }
+    }
     difference.topology = topology_labels(instance);
     if refresh_topology {
         difference.labels.append(&mut difference.topology);
@@ -292,7 +295,7 @@ pub(crate) fn difference(
     Ok(difference)
 }
 
-/// The additional labels of a machine that a node may get.
+/// The additional labels of an instance that a node may get.
 pub(crate) fn additional_labels(instance: &Instance) -> impl Iterator<Item = (&String, &String)> {
     instance.labels.iter().filter(|(key, _)| !is_reserved(key))
 }

@@ -12,7 +12,7 @@ use tracing::{debug, info, warn};
 
 use super::{
     COMPONENT, NodeController, Question,
-    desired::{self, Problem},
+    desired::{self, NodeProblem},
 };
 use crate::{
     controllers::{node_action::NodeAction, node_writer::Written},
@@ -20,16 +20,16 @@ use crate::{
     metrics::increment,
 };
 
-/// The number of answers without addresses that are usual for a new machine.
+/// The number of answers without addresses that are usual for a new instance.
 const EMPTY_ANSWERS: u32 = 3;
 
-/// How long a node waits for the second answer while a setting leaves out every address of its machine. Another network may be
-/// attached to a new machine in this time.
+/// How long a node waits for the second answer while a setting leaves out every address of its instance. Another network may be
+/// attached to a new instance in this time.
 const LEFT_OUT_PAUSE: Duration = Duration::from_secs(30);
 
 /// The node has to be tried again.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Retry {
+pub(crate) enum NodeRetry {
     /// After a growing wait.
     Backoff,
     /// At this time.
@@ -48,9 +48,9 @@ pub(crate) struct Attempt {
     left_out_since: Option<Instant>,
     /// Why it failed last.
     pub(crate) reason: Option<&'static str>,
-    /// No machine has the node's name, although its kubelet reports.
+    /// No instance has the node's name, although its kubelet reports.
     pub(crate) is_alive_without_machine: bool,
-    /// Whether its Warning named machines with similar names.
+    /// Whether its Warning named instances with similar names.
     names_reported: bool,
 }
 
@@ -64,19 +64,19 @@ impl Attempt {
 }
 
 impl NodeController {
-    pub(crate) async fn initialize(&self, node: &NodeObject) -> Result<(), Retry> {
+    pub(crate) async fn initialize(&self, node: &NodeObject) -> Result<(), NodeRetry> {
         // A node with another cloud's provider ID is tried again, too. That costs nothing, since the cloud is not asked.
         self.try_initialize(node).await.map_err(|problem| {
             let attempt = self.fail(node, &problem);
             match attempt.left_out_since {
-                Some(since) => Retry::At(since + LEFT_OUT_PAUSE),
-                None => Retry::Backoff,
+                Some(since) => NodeRetry::At(since + LEFT_OUT_PAUSE),
+                None => NodeRetry::Backoff,
             }
         })
     }
 
     /// Initializes the node, unless the cloud's rules leave it alone or the process ends.
-    async fn try_initialize(&self, node: &NodeObject) -> Result<(), Problem> {
+    async fn try_initialize(&self, node: &NodeObject) -> Result<(), NodeProblem> {
         let name = &node.view.name;
         if !desired::is_asked_about(node, &*self.cloud)? {
             return Ok(());
@@ -91,7 +91,7 @@ impl NodeController {
         let Some(state) = self.shutdown.run_until_cancelled(state).await else {
             return Ok(());
         };
-        let state = state.map_err(|error| Problem::retried(error.kind().as_str(), error.report()))?;
+        let state = state.map_err(|error| NodeProblem::retried(error.kind().as_str(), error.report()))?;
         let Some(desired) = desired::initialize(node, &state)? else {
             return Ok(());
         };
@@ -105,7 +105,7 @@ impl NodeController {
             let since = last.and_then(|last| last.left_out_since);
             if since.is_none_or(|since| since.elapsed() < LEFT_OUT_PAUSE) {
                 let why = format!("{filter} leaves out every address of its instance");
-                return Err(Problem::retried(desired::ADDRESSES_LEFT_OUT, why));
+                return Err(NodeProblem::retried(desired::ADDRESSES_LEFT_OUT, why));
             }
         }
         let provider_id = desired.provider_id.clone().or(node.view.provider_id.clone());
@@ -117,7 +117,7 @@ impl NodeController {
             .writer
             .apply(node, &NodeAction::Initialize(desired))
             .await
-            .map_err(|error| Problem::retried("WriteFailed", report(&error)))?;
+            .map_err(|error| NodeProblem::retried("WriteFailed", report(&error)))?;
         if written != Written::Done {
             debug!(node = name, "Another writer initialized, replaced or deleted the node");
             return Ok(());
@@ -145,7 +145,7 @@ impl NodeController {
     }
 
     /// Sets the stable labels of an initialized node to the values of their beta twins.
-    pub(crate) async fn reconcile_labels(&self, node: &NodeObject) -> Result<(), Retry> {
+    pub(crate) async fn reconcile_labels(&self, node: &NodeObject) -> Result<(), NodeRetry> {
         let name = node.view.name.as_str();
         let labels = desired::reconciled_labels(&node.view.labels);
         let Some(action) = NodeAction::set_labels(node, labels.clone()) else {
@@ -160,7 +160,7 @@ impl NodeController {
             Ok(_) => Ok(()),
             Err(error) => {
                 debug!(node = name, error = report(&error), "Could not reconcile labels");
-                Err(Retry::Backoff)
+                Err(NodeRetry::Backoff)
             }
         }
     }
@@ -173,13 +173,13 @@ impl NodeController {
     }
 
     /// Reports the problem, and stores the attempt for the next one.
-    fn fail(&self, node: &NodeObject, problem: &Problem) -> Attempt {
+    fn fail(&self, node: &NodeObject, problem: &NodeProblem) -> Attempt {
         let name = &node.view.name;
-        let Problem { reason, message } = problem;
+        let NodeProblem { reason, message } = problem;
         increment(&self.metrics.initializations, "result", reason);
         let previous = self.attempts.lock().get(name).cloned();
         let mut names_reported = previous.as_ref().is_some_and(|previous| previous.names_reported);
-        let previous = previous.and_then(|previous| previous.reason);
+        let previous_reason = previous.and_then(|previous| previous.reason);
         let is_unknown_name = problem.is_unknown_name(&node.view);
         let is_left_out = *reason == desired::ADDRESSES_LEFT_OUT;
         let is_new = *reason == desired::NO_ADDRESSES && self.queue.failures(name) < EMPTY_ANSWERS;
@@ -203,7 +203,7 @@ impl NodeController {
             } else {
                 Vec::new()
             };
-            if previous != Some(reason) || !similar.is_empty() {
+            if previous_reason != Some(reason) || !similar.is_empty() {
                 let message = format!("{message}{}", desired::similar_names_text(&similar));
                 self.recorder.publish(node.reference(), EventType::Warning, reason, &message);
             }
@@ -216,7 +216,7 @@ impl NodeController {
             provided_node_ip: node.provided_node_ip.clone(),
             answered,
             left_out_since: is_left_out.then(|| left_out_before.unwrap_or(answered)),
-            reason: if expected { previous } else { Some(*reason) },
+            reason: if expected { previous_reason } else { Some(*reason) },
             is_alive_without_machine: is_unknown_name && node.ready != Ready::Unknown,
             names_reported,
         };

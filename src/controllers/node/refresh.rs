@@ -189,7 +189,7 @@ impl NodeController {
         increment(&self.metrics.refreshes, "result", result);
     }
 
-    /// Compares one node with its machine.
+    /// Compares one node with its instance.
     fn compare(
         &self,
         node: &Arc<NodeObject>,

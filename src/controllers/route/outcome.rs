@@ -9,7 +9,7 @@ use std::{
 use ccm_core::{
     Error, ErrorKind,
     controllers::{NodeObject, node::NetworkCondition},
-    routes::{Desired, DesiredRoute, RouteDecision, RouteNode, RoutePlan, SkipReason},
+    routes::{Desired, RouteDecision, RouteNode, RoutePlan, SkipReason},
 };
 
 use super::retries::Key;
@@ -45,22 +45,13 @@ pub(super) fn items(
     results: &HashMap<Key, Result<(), Error>>,
     waiting: &HashMap<Key, Error>,
 ) -> Vec<Item> {
-    let of_route = |place: usize, route: &DesiredRoute| {
-        if plan.complete.get(place).copied().unwrap_or_default() {
-            return (RouteOutcome::Done, false);
-        }
-        let key = Key::desired(route);
-        match (results.get(&key), waiting.get(&key)) {
-            (Some(Ok(())), _) => (RouteOutcome::Done, true),
-            (Some(Err(error)), _) => (RouteOutcome::Failed(error.clone()), true),
-            (None, Some(error)) => (RouteOutcome::Failed(error.clone()), false),
-            (None, None) => (RouteOutcome::Pending, false),
-        }
-    };
     let each = desired.pod_cidrs.iter().enumerate().map(|(i, pod_cidr)| {
         let (outcome, tried) = match &pod_cidr.decision {
+            RouteDecision::Route(place) if plan.complete.get(*place) == Some(&true) => {
+                (RouteOutcome::Done, false)
+            }
             RouteDecision::Route(place) => match desired.routes.get(*place) {
-                Some(route) => of_route(*place, route),
+                Some(route) => of_incomplete(&Key::desired(route), results, waiting),
                 None => (RouteOutcome::Pending, false),
             },
             RouteDecision::Skip(reason) => (of_skipped(reason, plan.exists.get(i).copied()), false),
@@ -74,6 +65,20 @@ pub(super) fn items(
         }
     });
     each.collect()
+}
+
+/// The outcome of a route that does not exist as desired, and whether it was tried.
+fn of_incomplete(
+    key: &Key,
+    results: &HashMap<Key, Result<(), Error>>,
+    waiting: &HashMap<Key, Error>,
+) -> (RouteOutcome, bool) {
+    match (results.get(key), waiting.get(key)) {
+        (Some(Ok(())), _) => (RouteOutcome::Done, true),
+        (Some(Err(error)), _) => (RouteOutcome::Failed(error.clone()), true),
+        (None, Some(error)) => (RouteOutcome::Failed(error.clone()), false),
+        (None, None) => (RouteOutcome::Pending, false),
+    }
 }
 
 fn of_skipped(reason: &SkipReason, exists: Option<bool>) -> RouteOutcome {
@@ -100,17 +105,17 @@ pub(super) fn verdicts(items: &[Item]) -> Vec<(Arc<RouteNode>, bool)> {
         let of_node = nodes.entry(item.node.view.uid.as_str()).or_default();
         of_node.push(item);
     }
-    let verdict = |items: Vec<&Item>| {
+    let verdicts = nodes.into_values().filter_map(|items| {
         // A missing route is enough. If one is unknown, or something beside it could not be read or changed, the condition
         // stays: the route may work.
-        let lacks_one = |item: &&Item| matches!(item.outcome, RouteOutcome::Failed(_)) && !item.exists;
-        let lacks_one = items.iter().any(lacks_one);
+        let lacks_one =
+            items.iter().any(|item| matches!(item.outcome, RouteOutcome::Failed(_)) && !item.exists);
         if !lacks_one && !items.iter().all(|item| matches!(item.outcome, RouteOutcome::Done)) {
             return None;
         }
         Some((Arc::clone(&items.first()?.node), !lacks_one))
-    };
-    nodes.into_values().filter_map(verdict).collect()
+    });
+    verdicts.collect()
 }
 
 /// Whether a node's condition has to be written.

@@ -24,7 +24,7 @@ use crate::{
 const FAILED: &str = "FailedToCreateRoute";
 
 /// Publishes events and logs failures.
-pub(super) struct Reports {
+pub(super) struct RouteReports {
     recorder: Recorder,
     /// The failure that was last reported of each node (by uid) and destination.
     reported: HashMap<(String, String), String>,
@@ -35,7 +35,7 @@ pub(super) struct Reports {
     foreign_family: Failing,
 }
 
-impl Reports {
+impl RouteReports {
     pub(super) fn new(recorder: Recorder) -> Self {
         Self {
             recorder,

@@ -45,14 +45,14 @@ impl Key {
 }
 
 #[derive(Clone, Debug)]
-struct Retry {
+struct RouteRetry {
     /// `None` once that time has come.
     due: Option<Instant>,
     failures: u32,
     error: Error,
 }
 
-impl Retry {
+impl RouteRetry {
     fn waits(&self, now: Instant) -> bool {
         self.due.is_some_and(|due| due > now)
     }
@@ -61,8 +61,8 @@ impl Retry {
 /// The changes that wait.
 #[derive(Debug, Default)]
 pub(super) struct PendingRetries {
-    each: HashMap<Key, Retry>,
-    full: Option<Retry>,
+    each: HashMap<Key, RouteRetry>,
+    full: Option<RouteRetry>,
 }
 
 /// The changes of a plan that are applied now.
@@ -107,11 +107,10 @@ impl PendingRetries {
         let frees_space = !batch.changes.delete.is_empty();
         let mut create = Vec::new();
         for route in &plan.create {
-            let full = self.full.as_ref().filter(|_| !frees_space);
-            let error = match (blocked.get(&route.destination), full) {
+            let error = match (blocked.get(&route.destination), &self.full) {
                 (Some(old), _) => batch.waiting.get(old).cloned(),
-                (None, Some(full)) => Some(full.error.clone()),
-                (None, None) => {
+                (None, Some(full)) if !frees_space => Some(full.error.clone()),
+                (None, _) => {
                     create.push(route);
                     None
                 }
@@ -157,7 +156,7 @@ impl PendingRetries {
 
     /// The table is full: no new route is tried for a while.
     pub(super) fn full(&mut self, error: &Error, now: Instant) {
-        self.full = Some(Retry {
+        self.full = Some(RouteRetry {
             due: Some(now + FULL),
             failures: 1,
             error: error.clone(),
@@ -180,7 +179,7 @@ impl PendingRetries {
             | ErrorKind::QuotaExceeded => LASTING,
             _ => PASSING,
         };
-        let retry = Retry {
+        let retry = RouteRetry {
             // Without jitter: changes that failed in one pass are retried in one pass, which reads the table once.
             due: Some(now + backoff.exact_delay(failures)),
             failures,

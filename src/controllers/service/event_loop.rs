@@ -65,8 +65,8 @@ impl ServiceController {
                 self.state.lock().show(&self.metrics, queue);
                 shown = Some(now);
             }
-            let due = self.state.lock().due(discovers);
-            let due = due.into_iter().chain(drift).chain(show).min();
+            let work = self.state.lock().due(discovers);
+            let due = work.into_iter().chain(drift).chain(show).min();
             tokio::select! {
                 biased;
                 () = self.shutdown.cancelled() => return,

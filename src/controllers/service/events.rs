@@ -159,15 +159,20 @@ impl Reported {
 
     /// A pass ended: the new events of the provider, and differences that stay.
     pub(super) fn pass_ended(&mut self, part: &PartKey, id: &ServiceId, report: &PartReport) -> Vec<Output> {
-        let reports = self.of(part);
         let present = || report.events.iter().filter(|event| event.service == *id);
         let mut outputs = Vec::new();
         for event in present() {
-            if !reports.events.contains(event) {
-                reports.events.push(event.clone());
+            // Each part that refuses an invalid Service reports it.
+            let is_reported = self.parts.values().any(|reports| reports.events.contains(event));
+            let known = &mut self.of(part).events;
+            if !known.contains(event) {
+                known.push(event.clone());
+            }
+            if !is_reported {
                 outputs.push(Output::ProviderEvent(event.clone()));
             }
         }
+        let reports = self.of(part);
         // A pass that continues later does not report them all again.
         if !matches!(report.state, PartState::Done) {
             return outputs;
@@ -372,6 +377,30 @@ mod tests {
         }
         let (once, never) = ([true, false], [false, false]);
         assert_eq!(published, [once, never, once, never]);
+    }
+
+    #[test]
+    fn several_parts_report_the_same_event_of_the_provider_once() {
+        let id = ServiceId::new("shop", "web", "uid");
+        let report = |part: &PartKey, events: &[&str]| PartReport {
+            part: part.clone(),
+            renamed: None,
+            state: PartState::Done,
+            steps: Vec::new(),
+            pass_steps: 0,
+            members: Vec::new(),
+            blocked: Vec::new(),
+            events: events.iter().map(|text| ServiceEvent::warning(&id, "Mixed", *text)).collect(),
+            next: Vec::new(),
+        };
+        let [part, other] = ["lb/a", "http-check"].map(PartKey::new);
+        let mut reported = Reported::default();
+        let mut published =
+            |part: &PartKey, events: &[&str]| reported.pass_ended(part, &id, &report(part, events)).len();
+        assert_eq!((published(&part, &["one"]), published(&other, &["one", "two"])), (1, 1));
+        // One of them does not report it any more, then both, then it is new.
+        assert_eq!((published(&part, &[]), published(&other, &["one"])), (0, 0));
+        assert_eq!((published(&other, &[]), published(&part, &["one"])), (0, 1));
     }
 
     fn nodes(count: usize) -> NodeSet {

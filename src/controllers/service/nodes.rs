@@ -39,7 +39,7 @@ fn is_eligible(node: &NodeObject) -> bool {
 pub(super) struct Nodes {
     nodes: BTreeMap<String, ServiceNode>,
     generation: NodeGeneration,
-    window: Option<Window>,
+    window: Option<ChangeWindow>,
     /// When load balancers last began to follow changes.
     followed: Option<Instant>,
     /// When a member last left.
@@ -68,7 +68,7 @@ impl NodeGeneration {
 
 /// A change that was not followed yet.
 #[derive(Clone, Copy, Debug)]
-struct Window {
+struct ChangeWindow {
     first: Instant,
     due: Instant,
     /// The instance of a member is gone, or its kubelet does not report any more.
@@ -150,7 +150,7 @@ impl Nodes {
                 _ => due,
             }
         };
-        self.window = Some(Window { first, due, loss });
+        self.window = Some(ChangeWindow { first, due, loss });
     }
 
     pub(super) fn generation(&self) -> NodeGeneration {

@@ -47,14 +47,17 @@ impl ServiceAction {
         let wants = view.wants_load_balancer();
         let Some(effects) = effects else { return change };
         change.annotations = lacking(view, effects);
-        let ingress = match wants {
-            true => effects.ingress.clone(),
-            // Without a load balancer there is no address. That of a Service that was never ours is left unchanged.
-            false => (view.deleting || finalizers.needs_cleanup(view)).then(Vec::new),
+        let ingress = if wants {
+            effects.ingress.clone()
+        } else if view.deleting || finalizers.needs_cleanup(view) {
+            // Without a load balancer there is no address.
+            Some(Vec::new())
+        } else {
+            // That of a Service that was never ours is left unchanged.
+            None
         };
         change.ingress = ingress.filter(|ingress| !is_same(ingress, &view.ingress));
-        let conditions = effects.conditions.values().filter(|condition| !view.conditions.contains(condition));
-        change.conditions = conditions.cloned().collect();
+        change.conditions = missing_conditions(view, effects);
         change.remove_finalizers = finalizers.surplus(view);
         change
     }
@@ -134,16 +137,20 @@ impl fmt::Display for ServiceAction {
             Some(value) => format!("set annotation {key}={value}"),
             None => format!("remove annotation {key}"),
         }));
-        parts.extend(self.ingress.as_ref().map(|ingress| {
-            let text = |one: &Ingress| {
+        if let Some(ingress) = &self.ingress {
+            let mut addresses = Vec::new();
+            for one in ingress {
                 let address = one.ip.as_deref().or(one.hostname.as_deref()).unwrap_or_default();
-                let mode = ip_mode(one).map(|mode| format!(" ({mode})"));
-                address.to_owned() + &mode.unwrap_or_default()
-            };
-            let all = ingress.iter().map(text).collect::<Vec<_>>().join(", ");
-            let shown = if ingress.is_empty() { "no address" } else { &all };
-            format!("{shown} in the status")
-        }));
+                addresses.push(match ip_mode(one) {
+                    Some(mode) => format!("{address} ({mode})"),
+                    None => address.to_owned(),
+                });
+            }
+            if addresses.is_empty() {
+                addresses.push("no address".to_owned());
+            }
+            parts.push(format!("{} in the status", addresses.join(", ")));
+        }
         let conditions: BTreeMap<_, _> =
             self.conditions.iter().map(|known| (&*known.kind, known.is_true)).collect();
         parts.extend(conditions.into_iter().map(|(kind, is_true)| {
@@ -205,6 +212,12 @@ pub(super) fn lacking(view: &ServiceView, effects: &Effects) -> BTreeMap<String,
     let mut annotations = effects.annotations.clone();
     annotations.retain(|key, value| view.annotation(key) != value.as_deref());
     annotations
+}
+
+/// The conditions of `effects` that the Service does not have.
+pub(super) fn missing_conditions(view: &ServiceView, effects: &Effects) -> Vec<Condition> {
+    let conditions = effects.conditions.values();
+    conditions.filter(|condition| !view.conditions.contains(condition)).cloned().collect()
 }
 
 /// Whether `new` differs from `old` only in annotations of `effects`: our own write.

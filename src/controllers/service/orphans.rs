@@ -20,7 +20,7 @@ const BRAKE: usize = 3;
 const BRAKE_INTERVAL: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
-struct Known {
+struct KnownOrphan {
     since: Instant,
     is_reported: bool,
 }
@@ -28,7 +28,7 @@ struct Known {
 /// The orphans of the last discovery, and what was decided about them.
 #[derive(Debug, Default)]
 pub(super) struct Orphans {
-    known: BTreeMap<OrphanPart, Known>,
+    known: BTreeMap<OrphanPart, KnownOrphan>,
     config: OrphanConfig,
     /// Parts that a pass may delete.
     permitted: BTreeSet<PartKey>,
@@ -62,7 +62,7 @@ impl Orphans {
     pub(super) fn listed(&mut self, listed: Vec<OrphanPart>, complete: bool, at: Instant) -> Due {
         let mut before = std::mem::take(&mut self.known);
         for orphan in listed {
-            let known = before.remove(&orphan).unwrap_or(Known {
+            let known = before.remove(&orphan).unwrap_or(KnownOrphan {
                 since: at,
                 is_reported: false,
             });
@@ -119,7 +119,7 @@ impl Orphans {
         report.into_iter().chain(delete).min()
     }
 
-    fn deletable(&self) -> impl Iterator<Item = (&OrphanPart, &Known)> {
+    fn deletable(&self) -> impl Iterator<Item = (&OrphanPart, &KnownOrphan)> {
         self.known.iter().filter(|(orphan, _)| orphan.deletable)
     }
 
@@ -129,9 +129,13 @@ impl Orphans {
         }
         let waiting = self.deletable().filter(|(orphan, _)| !self.permitted.contains(&orphan.part));
         let (orphan, known) = waiting.min_by_key(|(_, known)| known.since)?;
-        let due = known.since + self.config.delete_after;
-        let braked = self.last_permitted.filter(|_| self.is_braking).map(|last| last + BRAKE_INTERVAL);
-        Some((braked.map_or(due, |braked| due.max(braked)), orphan.part.clone()))
+        let mut due = known.since + self.config.delete_after;
+        if self.is_braking
+            && let Some(last) = self.last_permitted
+        {
+            due = due.max(last + BRAKE_INTERVAL);
+        }
+        Some((due, orphan.part.clone()))
     }
 
     /// All orphans, and when each was observed first.

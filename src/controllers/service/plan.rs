@@ -89,7 +89,10 @@ pub(crate) async fn plan(
             plan.service(&view.id).act(&action);
         }
     }
-    for orphan in discovery.orphans.iter().flatten().filter(|_| only.is_none()) {
+    if only.is_some() {
+        return;
+    }
+    for orphan in discovery.orphans.iter().flatten() {
         let consequence = orphans::consequence(orphan, cluster.delete_orphans);
         plan.of(part_of(&orphan.what, BTreeSet::new()))
             .warn(format!("its Service does not exist; {consequence}"));

@@ -54,15 +54,15 @@ use ccm_core::{
 };
 use tokio::time::Instant;
 
-pub(super) use self::jobs::{Cause, Job, Next, PartStatus};
+pub(super) use self::jobs::{Cause, Job, NextRun, PartStatus};
 use self::{entry::ServiceEntry, jobs::Moment};
 use super::{
     OBJECT_BACKOFF,
     nodes::{NodeGeneration, Nodes},
-    object::{ServiceAction, is_own_writing, lacking},
+    object::{ServiceAction, is_own_writing, lacking, missing_conditions},
     orphans::Orphans,
 };
-use crate::{config::OrphanConfig, controllers::node_object::STORE_LAG, server::status::Plan};
+use crate::{config::OrphanConfig, controllers::node_object::STORE_LAG, server::status::LastPlan};
 
 /// How often a lost Service is compared with remembered answers of the cloud.
 const LOST_IN_MEMORY: u32 = 2;
@@ -213,7 +213,7 @@ struct PartEntry {
     /// The next pass reports all members: one is not served, and the last passes did not report it.
     report_all: bool,
     /// The last plan with a step.
-    plan: Option<Plan>,
+    plan: Option<LastPlan>,
 }
 
 impl PartEntry {
@@ -225,6 +225,10 @@ impl PartEntry {
         }
         self.ended_wait = self.ended_wait.max(Some(job.cause));
         Output::Run(part.clone(), job.priority)
+    }
+
+    fn is_idle(&self) -> bool {
+        self.job.is_none() && !self.running
     }
 }
 
@@ -366,6 +370,10 @@ impl ControllerState {
             && entry.claim == claim
             && (view.wants_load_balancer() || entry.view.finalizers == view.finalizers);
         entry.early.annotations = lacking(&view, &entry.early);
+        if !entry.view.asks_the_same(&view) {
+            // They are about the former spec.
+            entry.early.conditions.clear();
+        }
         if let Some(served) = entry.served.as_mut().filter(|served| served.view.asks_the_same(&view)) {
             // Comparisons with the present view are short then.
             served.view = Arc::clone(&view);
@@ -433,8 +441,9 @@ impl ControllerState {
     }
 
     fn orphans_due(&self) -> Option<Instant> {
+        let due = self.orphans.due()?;
         // While passes do not know of every Service, nothing is reported or deleted.
-        self.orphans.due().filter(|_| self.all_included())
+        if self.all_included() { Some(due) } else { None }
     }
 
     /// Time has passed. If nodes changed and it is time to follow them, runs the parts that do not. While discovery fails,
@@ -593,8 +602,9 @@ impl ControllerState {
             self.discovers_all = true;
         }
         let job = self.discovery.take()?;
-        let is_late = |last: Instant| at.saturating_duration_since(last) >= LOOKS_UP_ALL;
-        let all = std::mem::take(&mut self.discovers_all) || self.looked_up_all.is_none_or(is_late);
+        let is_late =
+            self.looked_up_all.is_none_or(|last| at.saturating_duration_since(last) >= LOOKS_UP_ALL);
+        let all = std::mem::take(&mut self.discovers_all) || is_late;
         let services = if all {
             self.looked_up_all = Some(at);
             None
@@ -684,6 +694,7 @@ impl ControllerState {
         let mut change = ServiceAction::due(&object.view, *claim, *finalizers, effects);
         if *claim == Claim::Ours {
             change.annotations.extend(lacking(&object.view, &entry.early));
+            change.conditions.extend(missing_conditions(&object.view, &entry.early));
         }
         if change.is_empty() {
             entry.reported.not_written = None;
@@ -694,10 +705,11 @@ impl ControllerState {
             && written.version == object.meta.resource_version
         {
             let due = written.at + STORE_LAG;
-            match written.in_vain {
-                true if written.change == change => return ObjectTask::Nothing,
-                false if at < due => return ObjectTask::Later(due),
-                _ => {}
+            if written.in_vain && written.change == change {
+                return ObjectTask::Nothing;
+            }
+            if !written.in_vain && at < due {
+                return ObjectTask::Later(due);
             }
         } else if let Some(written) = &entry.written
             && written.change == change

@@ -132,6 +132,7 @@ impl Running {
         let framework = Framework {
             // One worker, and no comparison with the cloud without a reason.
             config: fixture::config(&["--concurrent-service-syncs=1", "--service-drift-period=0"]),
+            cluster_id_client: client.clone(),
             client,
             status: Status::default(),
             checks: checks.clone(),

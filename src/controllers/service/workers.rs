@@ -20,7 +20,7 @@ use tracing::{debug, info, warn};
 
 use super::{
     BACKOFF, COMPONENT, ServiceController,
-    state::{Cause, Name, Next, ObjectTask, ObjectWrite, PartStatus},
+    state::{Cause, Name, NextRun, ObjectTask, ObjectWrite, PartStatus},
 };
 use crate::{controllers::node_object::is_not_found, metrics::increment};
 
@@ -96,23 +96,23 @@ impl ServiceController {
 }
 
 /// Puts a part back into the queue after a pass, under its new name if a create renamed it.
-pub(super) fn put_back(queue: &WorkQueue<PartKey>, part: &PartKey, renamed: Option<&PartKey>, next: Next) {
+pub(super) fn put_back(queue: &WorkQueue<PartKey>, part: &PartKey, renamed: Option<&PartKey>, next: NextRun) {
     let Some(new) = renamed else {
         match next {
-            Next::Done => queue.done(part),
-            Next::Until(due) => queue.done_until(part, due),
-            Next::Backoff { least } => {
+            NextRun::Done => queue.done(part),
+            NextRun::Until(due) => queue.done_until(part, due),
+            NextRun::Backoff { least } => {
                 queue.done_with_backoff_of_at_least(part, least);
             }
-            Next::LastRetry => queue.done_until_retry(part),
+            NextRun::LastRetry => queue.done_until_retry(part),
         }
         return;
     };
     let due = match next {
-        Next::Done => return queue.done(part),
-        Next::Until(due) => due,
-        Next::Backoff { least } => later(Instant::now(), BACKOFF.first.max(least)),
-        Next::LastRetry => later(Instant::now(), BACKOFF.first),
+        NextRun::Done => return queue.done(part),
+        NextRun::Until(due) => due,
+        NextRun::Backoff { least } => later(Instant::now(), BACKOFF.first.max(least)),
+        NextRun::LastRetry => later(Instant::now(), BACKOFF.first),
     };
     queue.renamed_until(part, new.clone(), due);
 }

@@ -32,7 +32,10 @@ const KEYS: [&str; 5] = [
 pub(super) fn read(file: &str, text: &str, known: &Known, reader: &mut Reader) -> Option<MigrationConfig> {
     let before = reader.errors.len();
     let migration = FileReader { file, known, reader }.document(text);
-    migration.filter(|_| reader.errors.len() == before)
+    if reader.errors.len() > before {
+        return None;
+    }
+    migration
 }
 
 /// Reads the file, and collects its problems.
@@ -198,8 +201,10 @@ impl FileReader<'_> {
     }
 
     fn check_keys(&mut self, map: &Node, path: &str, known: &[&'static str]) {
-        let is_unknown = |key: &str| !known.contains(&key);
-        for entry in map.entries().iter().filter(|entry| is_unknown(&entry.key)) {
+        for entry in map.entries() {
+            if known.contains(&&*entry.key) {
+                continue;
+            }
             let hint = match suggest::nearest(&entry.key, known.iter().copied()) {
                 Some(meant) => format!("did you mean {meant:?}?"),
                 None => format!("known keys: {}", known.join(", ")),

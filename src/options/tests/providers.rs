@@ -47,6 +47,12 @@ const ZETA: Provider = Provider {
     name: "zeta",
     flags: &[SHARED],
     controllers: &[controller("zeta-controller", &[], true)],
+    class_controller: Some(ControllerNames {
+        name: "zeta-service-lb-controller",
+        aliases: &["zeta-service"],
+        migration_name: None,
+        client_name: "service-controller",
+    }),
     ..ACME
 };
 
@@ -101,7 +107,7 @@ fn help_groups_flags_by_provider_and_names_controllers() {
         assert!(help.contains(text), "{text}: {help}");
     }
     let words = help.split_whitespace().collect::<Vec<_>>().join(" ");
-    let names = "route; with --cloud-provider=eta also eta, tagging; with --cloud-provider=zeta also zeta-controller; \
+    let names = "route; with --cloud-provider=eta also eta, tagging; with --cloud-provider=zeta also zeta-controller, zeta-service; \
                  * does not include tagging";
     assert!(words.contains(names), "{help}");
 }
@@ -145,4 +151,30 @@ fn a_provider_may_not_define_a_flag_of_the_framework() {
     assert_eq!(check(FREE), Ok(()));
     let error = check(TAKEN).unwrap_err();
     assert!(error.contains("acme") && error.contains("\"cluster-name\""), "{error}");
+}
+
+#[test]
+fn the_controller_for_services_with_a_class_is_the_service_controller() {
+    let service = "service-lb-controller";
+    for (list, runs) in [
+        ("zeta-service-lb-controller", true),
+        ("zeta-service", true),
+        ("-service-lb-controller,zeta-service-lb-controller", true),
+        ("zeta-service-lb-controller,-service", true),
+        ("*,zeta-service-lb-controller", true),
+        ("*,-zeta-service-lb-controller", true),
+        ("*,-service,-zeta-service,zeta-service", false),
+        ("-zeta-service-lb-controller", false),
+    ] {
+        let config = read("zeta", &[&format!("--controllers={list}")]).unwrap();
+        assert_eq!(config.controllers.is_enabled(service), runs, "{list}");
+    }
+    let config = read("zeta", &["--controllers=zeta-service"]).unwrap();
+    assert!(!config.controllers.is_enabled("cloud-node-controller"), "as with any list");
+    assert_eq!(
+        read("eta", &["--controllers=zeta-service"]).unwrap_err(),
+        ["--controllers: \"zeta-service\" is a controller of the cloud provider zeta, which is not chosen"]
+    );
+    let errors = read("zeta", &["--controllers=zeta-servise"]).unwrap_err();
+    assert!(errors[0].contains("did you mean \"zeta-service\"?"), "{errors:?}");
 }

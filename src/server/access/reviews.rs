@@ -104,8 +104,12 @@ impl Reviews {
             if let Some(error) = status.error.filter(|error| !error.is_empty()) {
                 debug!(error, "The API server does not accept a client's token");
             }
-            let user = status.user.filter(|_| status.authenticated == Some(true));
-            Ok((user.map(User::of_review), self.token_ttl))
+            let user = if status.authenticated == Some(true) {
+                status.user.map(User::of_review)
+            } else {
+                None
+            };
+            Ok((user, self.token_ttl))
         };
         self.tokens.get(token.as_bytes(), ask).await
     }

@@ -64,7 +64,7 @@ async fn sample() -> (Status, Checks, Metrics, Gate) {
         provider_id: format!("acme://{name}"),
     };
     status.set_nodes(move || vec![node("one", "ready"), node("two", "not ready")]);
-    let plan = Plan {
+    let plan = LastPlan {
         at: Timestamp::from_second(1_700_000_000).unwrap(),
         steps: vec![
             "create listener tcp/443".to_owned(),
@@ -73,7 +73,7 @@ async fn sample() -> (Status, Checks, Metrics, Gate) {
         count: 12,
     };
     status.set_services(move || {
-        let part = |state, plan: Option<&Plan>| PartRow {
+        let part = |state, plan: Option<&LastPlan>| PartRow {
             name: "lb/a".to_owned(),
             state,
             last_plan: plan.cloned(),

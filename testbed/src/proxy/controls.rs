@@ -1,5 +1,6 @@
 //! The rules and the request log of a proxy.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -66,6 +67,18 @@ impl Controls {
     /// Reads these requests without a copy.
     pub fn with_requests<T>(&self, read: impl FnOnce(&[Request]) -> T) -> T {
         read(&self.log.lock().requests)
+    }
+
+    /// The number of requests by service and name of the call.
+    #[must_use]
+    pub fn call_counts(&self) -> BTreeMap<String, u64> {
+        let mut counts = BTreeMap::new();
+        self.with_requests(|requests| {
+            for request in requests {
+                *counts.entry(format!("{} {}", request.resource, request.name)).or_default() += 1;
+            }
+        });
+        counts
     }
 
     /// The requests that may change something.

@@ -56,7 +56,8 @@ impl Routes {
     async fn specs(&self) -> Result<Vec<NodeSpec>> {
         let machines = self.site.machines(&self.names).await?;
         let spec = |(i, machine): (usize, Machine)| {
-            let (_, address) = machine.addresses.first().context("a machine without an address")?;
+            let internal = machine.addresses.iter().find(|(kind, _)| kind == "InternalIP");
+            let (_, address) = internal.context("a machine without an address")?;
             Ok(NodeSpec {
                 uninitialized: false,
                 node_ip: Some(address.parse()?),

@@ -19,9 +19,9 @@ pub struct Storm {
     pub seed: u64,
     /// The storm ends after this many failures...
     pub failures: u64,
-    /// ...or after this time.
+    /// ...or after this time from the first of them: a program on a slow machine may call nothing for seconds.
     pub longest: Duration,
-    /// Time limit from its end until nothing is missing.
+    /// Time limit until its first failure, and from its end until nothing is missing.
     pub limit: Duration,
 }
 
@@ -144,10 +144,21 @@ impl Storm {
     /// Returns at the end of the storm: after enough failures or enough time, or when the program has finished.
     async fn wait_for_end(&self, scenario: &dyn Scenario, began: Instant) {
         let parties = scenario.environment().parties();
-        let failures = || parties.iter().map(|party| party.failures()).sum::<u64>();
+        let mut first_failure = None;
         let mut disturbed = false;
-        while failures() < self.failures && began.elapsed() < self.longest {
-            if !disturbed && failures() >= self.failures / 4 {
+        loop {
+            let failures: u64 = parties.iter().map(|party| party.failures()).sum();
+            if failures > 0 && first_failure.is_none() {
+                first_failure = Some(Instant::now());
+            }
+            let is_over = match first_failure {
+                Some(first) => first.elapsed() >= self.longest,
+                None => began.elapsed() >= self.limit,
+            };
+            if is_over || failures >= self.failures {
+                return;
+            }
+            if !disturbed && failures >= self.failures / 4 {
                 disturbed = true;
                 // Problems are detected at the end.
                 let _tried = scenario.environment().disturb().await;

@@ -265,6 +265,7 @@ impl TestCloud for AwsCloud {
         ServiceShape {
             annotations: json!({format!("{ANNOTATIONS}type"): "nlb"}),
             has_affinity: false,
+            shares_pool: false,
             internal: json!({format!("{ANNOTATIONS}type"): "nlb", format!("{ANNOTATIONS}internal"): "true"}),
             changed: json!({
                 format!("{ANNOTATIONS}cross-zone-load-balancing-enabled"): "true",
@@ -274,13 +275,7 @@ impl TestCloud for AwsCloud {
     }
 
     fn calls(&self) -> BTreeMap<String, u64> {
-        let mut counts = BTreeMap::new();
-        self.account.proxy.with_requests(|requests| {
-            for request in requests {
-                *counts.entry(format!("{} {}", request.resource, request.name)).or_default() += 1;
-            }
-        });
-        counts
+        self.account.proxy.call_counts()
     }
 
     fn is_write(&self, operation: &str) -> bool {

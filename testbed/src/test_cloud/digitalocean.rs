@@ -10,7 +10,7 @@ use ccm_sim::digitalocean::{Config, DigitalOcean};
 use k8s_openapi::api::core::v1::Service;
 use serde_json::{Value, json};
 
-use super::{DocumentsConfig, LoadBalancers, Machine, ServiceShape, TestCloud, pairs};
+use super::{DocumentsConfig, LoadBalancers, Machine, ServiceShape, TestCloud, pairs, wrong_status};
 use crate::picture::Picture;
 use crate::sweep::Party;
 
@@ -156,12 +156,7 @@ impl TestCloud for DigitalOceanCloud {
             return Ok(Some(format!("annotations {annotations:?}")));
         }
         let expected = text(balancer, "ip");
-        let status = service.status.as_ref();
-        let ingress = status.and_then(|status| status.load_balancer.as_ref()?.ingress.as_deref());
-        Ok(match ingress {
-            Some([only]) if only.ip.as_ref() == Some(&expected) => None,
-            other => Some(format!("status {other:?} instead of {expected}")),
-        })
+        Ok(wrong_status(service, &expected))
     }
 
     fn service(&self) -> ServiceShape {
@@ -172,6 +167,7 @@ impl TestCloud for DigitalOceanCloud {
                 format!("{ANNOTATIONS}http-idle-timeout-seconds"): "77",
             }),
             has_affinity: true,
+            shares_pool: false,
             internal: json!({
                 format!("{ANNOTATIONS}network"): "INTERNAL",
                 format!("{ANNOTATIONS}type"): "REGIONAL_NETWORK",

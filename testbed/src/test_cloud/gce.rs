@@ -10,7 +10,9 @@ use parking_lot::Mutex;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::{DocumentsConfig, LoadBalancers, Machine, ServiceShape, TestCloud, TestRoutes, pairs};
+use super::{
+    DocumentsConfig, LoadBalancers, Machine, ServiceShape, TestCloud, TestRoutes, pairs, wrong_status,
+};
 use crate::gce::{GceOptions, GceServer, REGION, TOKEN, ZONES};
 use crate::picture::Picture;
 use crate::proxy::{Action, CloudProxy, GceDialect, Rule, is_gce_write};
@@ -102,7 +104,7 @@ impl GceCloud {
         self.server.objects(&KINDS).await
     }
 
-    /// Creates machines with these names in the zones in turn. One request creates any number.
+    /// Creates machines with these names in three of the four zones in turn. One request creates any number.
     ///
     /// # Errors
     /// When the subnetwork is full.
@@ -112,8 +114,9 @@ impl GceCloud {
             *created += names.len();
             *created - names.len()
         };
-        let mut zones = ZONES;
-        zones.rotate_left(first % ZONES.len());
+        let [mut zones @ .., _] = ZONES;
+        let first = first % zones.len();
+        zones.rotate_left(first);
         let fields = json!({"machineType": "e2-standard-4", "tags": {"items": ["node"]}});
         let instances = self.server.create_instances(names, &zones, &fields).await?;
         Ok(instances.iter().map(|instance| self.machine(instance)).collect())
@@ -267,12 +270,7 @@ impl TestCloud for GceCloud {
             return Ok(Some(format!("{} forwarding rules", rules.len())));
         };
         let expected = text(rule, "IPAddress");
-        let status = service.status.as_ref();
-        let ingress = status.and_then(|status| status.load_balancer.as_ref()?.ingress.as_deref());
-        Ok(match ingress {
-            Some([only]) if only.ip.as_ref() == Some(&expected) => None,
-            other => Some(format!("status {other:?} instead of {expected}")),
-        })
+        Ok(wrong_status(service, &expected))
     }
 
     /// The load balancers of Compute Engine have no settings that annotations change in place.
@@ -282,22 +280,16 @@ impl TestCloud for GceCloud {
             changed: json!({"service.beta.kubernetes.io/load-balancer-source-ranges": "10.0.0.0/8"}),
             has_affinity: true,
             internal: json!({"networking.gke.io/load-balancer-type": "Internal"}),
+            shares_pool: true,
         }
     }
 
-    /// The tests of rights do not know the Role of the ConfigMap with the cluster ID yet.
-    fn serves_services(&self) -> bool {
-        false
+    fn roles(&self) -> &'static [&'static str] {
+        &["gce/rbac.yaml"]
     }
 
     fn calls(&self) -> BTreeMap<String, u64> {
-        let mut counts = BTreeMap::new();
-        self.proxy.with_requests(|requests| {
-            for request in requests {
-                *counts.entry(format!("{} {}", request.resource, request.name)).or_default() += 1;
-            }
-        });
-        counts
+        self.proxy.call_counts()
     }
 
     fn is_write(&self, operation: &str) -> bool {

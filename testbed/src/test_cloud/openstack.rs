@@ -14,7 +14,9 @@ use k8s_openapi::api::core::v1::Service;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use super::{DocumentsConfig, LoadBalancers, Machine, ServiceShape, TestCloud, TestRoutes, pairs};
+use super::{
+    DocumentsConfig, LoadBalancers, Machine, ServiceShape, TestCloud, TestRoutes, pairs, wrong_status,
+};
 use crate::picture::Picture;
 use crate::sweep::Party;
 
@@ -151,6 +153,7 @@ pub fn service() -> ServiceShape {
             "loadbalancer.openstack.org/health-monitor-delay": "11",
         }),
         has_affinity: true,
+        shares_pool: false,
         internal: json!({"service.beta.kubernetes.io/openstack-internal-load-balancer": "true"}),
     }
 }
@@ -270,12 +273,7 @@ impl TestCloud for OpenStackCloud {
         if annotation(ID) != Some(&balancer.id) || annotation(ADDRESS) != Some(&address) {
             return Ok(Some(format!("annotations {annotations:?}")));
         }
-        let status = service.status.as_ref();
-        let ingress = status.and_then(|status| status.load_balancer.as_ref()?.ingress.as_deref());
-        Ok(match ingress {
-            Some([only]) if only.ip.as_ref() == Some(&address) => None,
-            other => Some(format!("status {other:?} instead of {address}")),
-        })
+        Ok(wrong_status(service, &address))
     }
 
     fn service(&self) -> ServiceShape {

@@ -3,8 +3,8 @@
 usage: python arm.py --port P [--ready FILE] [--description DIR] [--uniform N] [--flex N] [--standalone N] [--lro S] [--latency S] [--page N] [--retry-after S]
 Held to Microsoft's description (api/): every request and every answer is checked against it (unknown members, types, enums, required), also operations and api-versions; GET /_sim/findings lists what failed.
 Codes, headers and default values of answers are those of Azure; texts are our own. What nobody could check is marked `guess`.
-Control: GET /_sim/calls (counts since the last time), /_sim/docs, /_sim/log, /_sim/findings; POST /_sim/settings {lro, latency, page, retry_after, permissions, token_life, refresh_in, login_status}, /_sim/fault {method, type, name, status, code, message, headers, times, lro},
-/_sim/node {kind, name, ..}, /_sim/set {name, mode}, /_sim/power {id, code}, /_sim/delete {id}, /_sim/patch {id, merge}, /_sim/put {id, body}, /_sim/revoke (refuse all tokens so far), /_sim/faults (none from now on), /_sim/unlist {id} (missing in lists).
+Control: GET /_sim/calls (counts since the last time), /_sim/docs, /_sim/log, /_sim/findings; POST /_sim/settings {lro, latency, page, retry_after, permissions, token_life, refresh_in, login_status, base}, /_sim/fault {method, type, name, status, code, message, headers, times, lro},
+/_sim/node {kind, name, ..}, /_sim/dump {nodes} (the objects as the recordings have them, and the names of IDs and addresses), /_sim/set {name, mode}, /_sim/power {id, code}, /_sim/delete {id}, /_sim/patch {id, merge}, /_sim/put {id, body}, /_sim/seed {type, name, body, group} (unless it exists), /_sim/reset (the documents of the start), /_sim/revoke (refuse all tokens so far), /_sim/faults (none from now on), /_sim/unlist {id} (missing in lists).
 A login with the secret `wrong` is refused.
 """
 import argparse, collections, copy, fnmatch, ipaddress, json, os, re, sys, threading, time, urllib.parse, uuid
@@ -658,7 +658,17 @@ class Arm:
             d = getattr(s, "put_" + kind.lower())(f"{r}/{NET}/{kind}/{name}", body, None)[0]; s.docs[d["id"].lower()] = d; s.touch(d)
         if uniform: s.scale_set("pool-a", "Uniform")
         if flex: s.scale_set("pool-f", "Flexible")
-        return [s.node("uniform") for _ in range(uniform)] + [s.node("flex") for _ in range(flex)] + [s.node("standalone") for _ in range(standalone)]
+        nodes = [s.node("uniform") for _ in range(uniform)] + [s.node("flex") for _ in range(flex)] + [s.node("standalone") for _ in range(standalone)]; s.initial = copy.deepcopy(s.docs); return nodes
+    def reset(s):
+        """All documents as they were when the cluster had been created."""
+        s.docs = copy.deepcopy(s.initial); s.ops.clear()
+    def seed(s, x):
+        """The document of a resource of the user: {type, name, body, group}. It is created unless it exists."""
+        group = x.get("group", GROUP); s.groups.setdefault(group.lower(), group); rid = f"/subscriptions/{SUB}/resourceGroups/{group}/providers/{x['type']}/{x['name']}"; b = {"location": LOCATION, **x["body"]}
+        if s.get(rid): return s.get(rid)
+        f = getattr(s, "put_" + x["type"].split("/")[1].lower(), None)
+        if f is None: return s.put(rid, b)
+        d = f(rid, b, None)[0]; s.docs[rid.lower()] = d; s.touch(d); s.settle(d, "Succeeded"); return d
     def scale_set(s, name, mode, group=GROUP):
         r = f"/subscriptions/{SUB}/resourceGroups/{group}/providers"; sn = s.child(f"{r}/{NET}/virtualNetworks/vnet/subnets/nodes"); v6 = any(":" in x for x in sn["properties"].get("addressPrefixes", []))
         conf = [{"name": "ipconfig1", "properties": {"primary": True, "subnet": {"id": sn["id"]}, "privateIPAddressVersion": "IPv4"}}] + ([{"name": "ipconfig1-v6", "properties": {"primary": False, "subnet": {"id": sn["id"]}, "privateIPAddressVersion": "IPv6"}}] if v6 else [])
@@ -687,6 +697,45 @@ class Arm:
         with s.lock: s.hidden[rid.lower()]["view"]["statuses"][1]["code"] = f"PowerState/{code}"
     def remove(s, rid):
         with s.lock: s.docs.pop(rid.lower(), None); s.hidden.pop(rid.lower(), None)
+
+
+def dump(arm, nodes):
+    """The objects of the cloud without what ARM derives, and names for what is random."""
+    with arm.lock:
+        docs = {k: arm.render(d) for k, d in arm.docs.items()}; names = {}; out = {"load_balancers": [], "public_ips": [], "security_rules": [], "private_link_services": [], "scale_set_models": {}, "routes": []}
+        for i, n in enumerate(nodes):
+            names[n["id"]] = f"<vm:node-{i+1}>"; names[n["name"]] = f"<node-{i+1}>"
+            for j, a in enumerate(n["ips"]): names[a] = f"<ip{'6' if ':' in a else ''}:node-{i+1}>"
+        for d in docs.values():
+            if d["type"] == f"{NET}/publicIPAddresses" and d["properties"].get("ipAddress"): names[d["properties"]["ipAddress"]] = f"<ip:{d['name']}>"
+            if d["type"] == f"{NET}/loadBalancers":
+                for f in d["properties"]["frontendIPConfigurations"]:
+                    if f["properties"].get("privateIPAddress"): names[f["properties"]["privateIPAddress"]] = f"<ip:{d['name']}:{f['name']}>"
+        member = {}
+        for n in nodes: member[n["id"].lower()] = n["name"]
+        for d in docs.values():
+            if d["type"] == f"{NET}/networkInterfaces" and ref(d["properties"].get("virtualMachine")): member[d["id"].lower()] = member.get(ref(d["properties"]["virtualMachine"]).lower(), "?")
+        def who(i):
+            i = i.lower(); return next((v for k, v in member.items() if i.startswith(k + "/")), i) + " " + i.rsplit("/", 1)[1]
+        for d in docs.values():
+            p, t = d["properties"], d["type"].split("/", 1)[1]; tags = sorted(f"{k}={v}" for k, v in (d.get("tags") or {}).items())
+            if t == "loadBalancers":
+                rid = lambda o: (ref(o) or "").split("/loadBalancers/")[-1].split("/")[-1] or None
+                out["load_balancers"].append({"name": d["name"], "group": parts(d["id"])[0], "sku": d["sku"]["name"], "tags": tags, "state": p["provisioningState"],
+                    "frontends": [{"name": f["name"], "zones": f.get("zones", []), "public_ip": ref(f["properties"].get("publicIPAddress")), "subnet": (ref(f["properties"].get("subnet")) or "").rsplit("/", 1)[-1] or None, "address": f["properties"].get("privateIPAddress"), "allocation": f["properties"]["privateIPAllocationMethod"], "version": f["properties"].get("privateIPAddressVersion")} for f in p["frontendIPConfigurations"]],
+                    "pools": [{"name": b["name"], "virtual_network": (ref(b["properties"].get("virtualNetwork")) or "").rsplit("/", 1)[-1] or None, "members": [who(ref(m)) for m in b["properties"].get("backendIPConfigurations", [])], "addresses": [f"{x['name']} {x['properties'].get('ipAddress')} {(ref(x['properties'].get('virtualNetwork')) or '').rsplit('/', 1)[-1]}".strip() for x in b["properties"]["loadBalancerBackendAddresses"]]} for b in p["backendAddressPools"]],
+                    "rules": [{"name": r["name"], **{k: v for k, v in r["properties"].items() if k not in ("provisioningState", "backendAddressPools", "frontendIPConfiguration", "backendAddressPool", "probe")}, "frontend": rid(r["properties"]["frontendIPConfiguration"]), "pool": rid(r["properties"].get("backendAddressPool")), "probe": rid(r["properties"].get("probe"))} for r in p["loadBalancingRules"]],
+                    "probes": [{"name": x["name"], **{k: v for k, v in x["properties"].items() if k not in ("provisioningState", "loadBalancingRules", "numberOfProbes", "noHealthyBackendsBehavior")}} for x in p["probes"]], "outbound_rules": [x["name"] for x in p["outboundRules"]]})
+            if t == "publicIPAddresses": out["public_ips"].append({"name": d["name"], "group": parts(d["id"])[0], "sku": d["sku"]["name"], "zones": d.get("zones", []), "tags": tags, "used_by": (ref(p.get("ipConfiguration")) or "").split("/loadBalancers/")[-1] or None, **{k: p.get(k) for k in ("publicIPAddressVersion", "publicIPAllocationMethod", "ipTags", "dnsSettings", "idleTimeoutInMinutes", "publicIPPrefix") if p.get(k)}})
+            if t == "networkSecurityGroups":
+                out["security_group_tags"] = tags
+                for r in p["securityRules"]:
+                    q = r["properties"]; both = lambda k: sorted((q.get(k + "es") or q.get(k + "s") or []) + ([q[k]] if q.get(k) else []))
+                    out["security_rules"].append({"name": r["name"], "access": q["access"], "flow": q["direction"], "protocol": q["protocol"], "priority": q["priority"], "sources": both("sourceAddressPrefix"), "source_ports": both("sourcePortRange"), "destinations": both("destinationAddressPrefix"), "ports": both("destinationPortRange")})
+            if t == "privateLinkServices": out["private_link_services"].append({"name": d["name"], "tags": tags, "frontends": [ref(f).split("/loadBalancers/")[-1] for f in p["loadBalancerFrontendIpConfigurations"]], "ips": [{"name": c["name"], **{k: v for k, v in c["properties"].items() if k not in ("provisioningState",)}} for c in p["ipConfigurations"]], **{k: p.get(k) for k in ("enableProxyProtocol", "fqdns", "visibility", "autoApproval")}})
+            if t == "virtualMachineScaleSets": out["scale_set_models"][d["name"]] = sorted(ref(b).split("/loadBalancers/")[-1] for n in p["virtualMachineProfile"]["networkProfile"]["networkInterfaceConfigurations"] for c in n["properties"]["ipConfigurations"] for b in c["properties"].get("loadBalancerBackendAddressPools") or [])
+            if t == "routeTables": out["routes"] += [{"name": x["name"], "tags": tags, **{k: x["properties"].get(k) for k in ("addressPrefix", "nextHopType", "nextHopIpAddress")}} for x in p["routes"]]
+        return out, names
 
 
 def serve(arm, port, host="127.0.0.1"):
@@ -720,14 +769,17 @@ def serve(arm, port, host="127.0.0.1"):
                 with arm.lock:
                     b = json.loads(raw or b"{}")
                     if p == "/_sim/calls": return j(arm.take())
+                    if p == "/_sim/dump": return j(dump(arm, b["nodes"]))
                     if p == "/_sim/docs": return j({k: arm.render(d) for k, d in arm.docs.items()})
                     if p == "/_sim/findings": return j({"findings": arm.findings, "counts": dict(arm.counter)})
                     if p == "/_sim/log": return j(arm.log)
                     if p == "/_sim/logins": return j(arm.logins)
                     if p == "/_sim/revoke": arm.revoked = arm.tokens; return j({})
                     if p == "/_sim/set": arm.scale_set(b["name"], b.get("mode", "Uniform")); return j({})
+                    if p == "/_sim/reset": arm.reset(); return j({})
+                    if p == "/_sim/seed": return j(arm.seed(b))
                     if p == "/_sim/put": return j(arm.put(b["id"], b["body"]))
-                    if p == "/_sim/settings": [setattr(arm, k, v) for k, v in b.items() if k in ("lro", "latency", "page", "retry_after", "permissions", "token_life", "refresh_in", "login_status")]; return j({})
+                    if p == "/_sim/settings": [setattr(arm, k, v) for k, v in b.items() if k in ("lro", "latency", "page", "retry_after", "permissions", "token_life", "refresh_in", "login_status", "base")]; return j({})
                     if p == "/_sim/fault": arm.faults.append(b); return j({})
                     if p == "/_sim/faults": arm.faults.clear(); return j({})
                     if p == "/_sim/unlist": arm.unlisted.add(b["id"].lower()); return j({})

@@ -25,45 +25,6 @@ def kube(m, p, b=None, ct="application/json", ok=True):
 def merge(p, b): return kube("PATCH", p, b, "application/merge-patch+json")
 
 
-def dump(arm, nodes):
-    """The objects of the cloud without what ARM derives, and names for what is random."""
-    with arm.lock:
-        docs = {k: arm.render(d) for k, d in arm.docs.items()}; names = {}; out = {"load_balancers": [], "public_ips": [], "security_rules": [], "private_link_services": [], "scale_set_models": {}, "routes": []}
-        for i, n in enumerate(nodes):
-            names[n["id"]] = f"<vm:node-{i+1}>"; names[n["name"]] = f"<node-{i+1}>"
-            for j, a in enumerate(n["ips"]): names[a] = f"<ip{'6' if ':' in a else ''}:node-{i+1}>"
-        for d in docs.values():
-            if d["type"] == f"{A.NET}/publicIPAddresses" and d["properties"].get("ipAddress"): names[d["properties"]["ipAddress"]] = f"<ip:{d['name']}>"
-            if d["type"] == f"{A.NET}/loadBalancers":
-                for f in d["properties"]["frontendIPConfigurations"]:
-                    if f["properties"].get("privateIPAddress"): names[f["properties"]["privateIPAddress"]] = f"<ip:{d['name']}:{f['name']}>"
-        member = {}
-        for n in nodes: member[n["id"].lower()] = n["name"]
-        for d in docs.values():
-            if d["type"] == f"{A.NET}/networkInterfaces" and A.ref(d["properties"].get("virtualMachine")): member[d["id"].lower()] = member.get(A.ref(d["properties"]["virtualMachine"]).lower(), "?")
-        def who(i):
-            i = i.lower(); return next((v for k, v in member.items() if i.startswith(k + "/")), i) + " " + i.rsplit("/", 1)[1]
-        for d in docs.values():
-            p, t = d["properties"], d["type"].split("/", 1)[1]; tags = sorted(f"{k}={v}" for k, v in (d.get("tags") or {}).items())
-            if t == "loadBalancers":
-                rid = lambda o: (A.ref(o) or "").split("/loadBalancers/")[-1].split("/")[-1] or None
-                out["load_balancers"].append({"name": d["name"], "group": A.parts(d["id"])[0], "sku": d["sku"]["name"], "tags": tags, "state": p["provisioningState"],
-                    "frontends": [{"name": f["name"], "zones": f.get("zones", []), "public_ip": A.ref(f["properties"].get("publicIPAddress")), "subnet": (A.ref(f["properties"].get("subnet")) or "").rsplit("/", 1)[-1] or None, "address": f["properties"].get("privateIPAddress"), "allocation": f["properties"]["privateIPAllocationMethod"], "version": f["properties"].get("privateIPAddressVersion")} for f in p["frontendIPConfigurations"]],
-                    "pools": [{"name": b["name"], "virtual_network": (A.ref(b["properties"].get("virtualNetwork")) or "").rsplit("/", 1)[-1] or None, "members": [who(A.ref(m)) for m in b["properties"].get("backendIPConfigurations", [])], "addresses": [f"{x['name']} {x['properties'].get('ipAddress')} {(A.ref(x['properties'].get('virtualNetwork')) or '').rsplit('/', 1)[-1]}".strip() for x in b["properties"]["loadBalancerBackendAddresses"]]} for b in p["backendAddressPools"]],
-                    "rules": [{"name": r["name"], **{k: v for k, v in r["properties"].items() if k not in ("provisioningState", "backendAddressPools", "frontendIPConfiguration", "backendAddressPool", "probe")}, "frontend": rid(r["properties"]["frontendIPConfiguration"]), "pool": rid(r["properties"].get("backendAddressPool")), "probe": rid(r["properties"].get("probe"))} for r in p["loadBalancingRules"]],
-                    "probes": [{"name": x["name"], **{k: v for k, v in x["properties"].items() if k not in ("provisioningState", "loadBalancingRules", "numberOfProbes", "noHealthyBackendsBehavior")}} for x in p["probes"]], "outbound_rules": [x["name"] for x in p["outboundRules"]]})
-            if t == "publicIPAddresses": out["public_ips"].append({"name": d["name"], "group": A.parts(d["id"])[0], "sku": d["sku"]["name"], "zones": d.get("zones", []), "tags": tags, "used_by": (A.ref(p.get("ipConfiguration")) or "").split("/loadBalancers/")[-1] or None, **{k: p.get(k) for k in ("publicIPAddressVersion", "publicIPAllocationMethod", "ipTags", "dnsSettings", "idleTimeoutInMinutes", "publicIPPrefix") if p.get(k)}})
-            if t == "networkSecurityGroups":
-                out["security_group_tags"] = tags
-                for r in p["securityRules"]:
-                    q = r["properties"]; both = lambda k: sorted((q.get(k + "es") or q.get(k + "s") or []) + ([q[k]] if q.get(k) else []))
-                    out["security_rules"].append({"name": r["name"], "access": q["access"], "flow": q["direction"], "protocol": q["protocol"], "priority": q["priority"], "sources": both("sourceAddressPrefix"), "source_ports": both("sourcePortRange"), "destinations": both("destinationAddressPrefix"), "ports": both("destinationPortRange")})
-            if t == "privateLinkServices": out["private_link_services"].append({"name": d["name"], "tags": tags, "frontends": [A.ref(f).split("/loadBalancers/")[-1] for f in p["loadBalancerFrontendIpConfigurations"]], "ips": [{"name": c["name"], **{k: v for k, v in c["properties"].items() if k not in ("provisioningState",)}} for c in p["ipConfigurations"]], **{k: p.get(k) for k in ("enableProxyProtocol", "fqdns", "visibility", "autoApproval")}})
-            if t == "virtualMachineScaleSets": out["scale_set_models"][d["name"]] = sorted(A.ref(b).split("/loadBalancers/")[-1] for n in p["virtualMachineProfile"]["networkProfile"]["networkInterfaceConfigurations"] for c in n["properties"]["ipConfigurations"] for b in c["properties"].get("loadBalancerBackendAddressPools") or [])
-            if t == "routeTables": out["routes"] += [{"name": x["name"], "tags": tags, **{k: x["properties"].get(k) for k in ("addressPrefix", "nextHopType", "nextHopIpAddress")}} for x in p["routes"]]
-        return out, names
-
-
 def normal(o, names, words):
     bases = [(k, v) for k, v in words.items() if len(k) == 32 and k[0] == "a"]
     for k, v in list(names.items()):   # the name of an address contains the name of its object
@@ -124,7 +85,7 @@ def main():
             S.delete(API + "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/aks-managed-resource-locker")
             with arm.lock:
                 findings.extend(f for f in arm.findings if f not in findings); arm.__init__(a.description, base=base); ns = arm.cluster(**cl)
-                for x in case.get("seed", []): seed(x)
+                for x in case.get("seed", []): arm.seed(x)
             for i, n in enumerate(ns):   # as a node manager has left them: the Go program does not initialise nodes
                 labels = {"pool": "a" if i < 2 else "b", "kubernetes.io/hostname": n["name"], "topology.kubernetes.io/region": A.LOCATION, "topology.kubernetes.io/zone": n["zone"], "node.kubernetes.io/instance-type": "Standard_D2s_v3"}
                 kube("POST", "/api/v1/nodes", {"metadata": {"name": n["name"], "labels": labels}, "spec": {"providerID": "azure://" + n["id"], "podCIDR": f"10.244.{i}.0/24", "podCIDRs": [f"10.244.{i}.0/24"]}})
@@ -136,12 +97,6 @@ def main():
             wait(lambda: p.poll() is not None or S.get(f"https://127.0.0.1:{HTTPS}/healthz", timeout=2).status_code == 200, what="healthz")
             if p.poll() is not None: raise SystemExit(f"the program ended with {p.returncode}: see {W}/ccm.log")
             return p, ns
-        def seed(x):
-            rid = f"/subscriptions/{A.SUB}/resourceGroups/{x.get('group', A.GROUP)}/providers/{x['type']}/{x['name']}"; k = x["type"].split("/")[1].lower(); arm.groups.setdefault(x.get("group", A.GROUP).lower(), x.get("group", A.GROUP)); f = getattr(arm, "put_" + k, None); b = {"location": A.LOCATION, **x["body"]}
-            if arm.get(rid): return
-            if f is None: arm.put(rid, b)
-            else:
-                d = f(rid, b, None)[0]; arm.docs[rid.lower()] = d; arm.touch(d); arm.settle(d, "Succeeded")
         def events(uid):
             seen = []
             for e in kube("GET", "/api/v1/namespaces/default/events?limit=2000")["items"]:
@@ -160,7 +115,7 @@ def main():
         for case in cases:
             if current != key(case) or proc is None or proc.poll() is not None: stop(); proc, nodes = start(case); current = key(case); settle(quiet=4.0)
             with arm.lock:
-                for x in case.get("seed", []): seed(x)
+                for x in case.get("seed", []): arm.seed(x)
             rec, svcs, uid, seen = {"name": case["name"], "note": case.get("note", ""), "phases": []}, {}, {}, {}; base_rules = None
             env_ = {"IP_" + d["name"].replace("-", "_").upper(): d["properties"].get("ipAddress", "") for d in arm.docs.values() if d["type"].endswith("/publicIPAddresses")}; env_["PREFIX"] = f"{R}/{A.NET}/publicIPPrefixes"
             subst = lambda o: json.loads(re.sub(r"\$\{(\w+)\}", lambda m: env_.get(m[1], m[0]), json.dumps(o)))
@@ -176,7 +131,7 @@ def main():
                         if p.get("nodePort"): words[str(p["nodePort"])] = f"<nodeport:{n}:{p['port']}>"
                     if r["spec"].get("healthCheckNodePort"): words[str(r["spec"]["healthCheckNodePort"])] = f"<hcnodeport:{n}>"
                     live[n] = {"annotations": r["metadata"].get("annotations", {}), "finalizers": r["metadata"].get("finalizers", []), "status": {k: v for k, v in r.get("status", {}).items() if k == "loadBalancer"}}
-                objs, names = dump(arm, nodes); seen.update(words); allnames.update(names)
+                objs, names = A.dump(arm, nodes); seen.update(words); allnames.update(names)
                 rec["phases"].append({"phase": what, "seconds": secs, "cloud": normal(objs, allnames, seen), "services": normal(live, allnames, seen), "events": normal({n: events(u) for n, u in uid.items()}, allnames, seen), "calls": dict(sorted(total.items()))})
             allnames = {}; arm.take()
             for n, s in svcs.items():

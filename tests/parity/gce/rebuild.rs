@@ -5,9 +5,10 @@ use ccm_testbed::gce::{GceServer, REGION};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::{GceSite, LINK, balancer_name};
+use super::{GceSite, LINK};
 use crate::{
     cases::{items, text},
+    names::balancer_name,
     site::PresentNames,
 };
 
@@ -38,6 +39,16 @@ pub(super) async fn rebuild(site: &GceSite, phase: &Value, names: &mut PresentNa
             let path = format!("{}/{kind}", text(&object["scope"]));
             if let Some(fields) = object.as_object_mut() {
                 fields.remove("scope");
+            }
+            // The name of a node port stands for its number.
+            let allowed = object.get_mut("allowed").and_then(Value::as_array_mut);
+            for allowed in allowed.into_iter().flatten() {
+                let ports = allowed.get_mut("ports").and_then(Value::as_array_mut);
+                for port in ports.into_iter().flatten() {
+                    if port.is_number() {
+                        *port = json!(port.to_string());
+                    }
+                }
             }
             create(server, &path, &object).await?;
         }

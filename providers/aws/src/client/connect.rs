@@ -374,8 +374,7 @@ async fn assume(role: Arc<(aws_sdk_sts::Client, String)>) -> provider::Result {
     let (client, arn) = &*role;
     let request = client.assume_role().role_arn(arn).role_session_name(SESSION);
     let reply = Box::pin(request.send()).await.map_err(|error| {
-        let error = super::failure(&error).with_operation("sts:AssumeRole");
-        let error = error.with_context("role", arn);
+        let error = super::failure(&error).with_operation("sts:AssumeRole").with_context("role", arn);
         CredentialsError::provider_error(match error.kind() {
             // Callers that need the role have no credentials.
             ErrorKind::PermissionDenied => {

@@ -72,13 +72,10 @@ impl ObjectCalls<ObjectKind> for Sender<'_> {
     async fn update(
         &self,
         object: &Object,
-        call: &'static str,
+        update: ObjectUpdate,
         changes: &Attributes,
         observed: &Objects,
     ) -> Result<ChangeReply<ObjectKind>> {
-        let Some(update) = ObjectUpdate::of(call) else {
-            return Err(unsupported(object, call));
-        };
         let (client, id) = (&self.client, object.id.as_str());
         let mut desired = object.clone();
         desired.attributes.clone_from(changes);

@@ -7,8 +7,7 @@ use crate::client::ec2::Instance;
 /// The addresses in the order of upstream: family by family, interfaces by their device index.
 pub(crate) fn addresses(instance: &Instance, families: &[IpFamily]) -> Vec<NodeAddress> {
     use AddressType::{ExternalDNS, ExternalIP, Hostname, InternalDNS, InternalIP};
-    let interfaces = instance.interfaces.iter();
-    let mut interfaces: Vec<_> = interfaces.filter(|interface| interface.in_use).collect();
+    let mut interfaces: Vec<_> = instance.interfaces.iter().filter(|interface| interface.in_use).collect();
     // Those without an index come last.
     interfaces.sort_by_key(|interface| interface.device_index.unwrap_or(i32::MAX));
     let mut addresses = Vec::new();

@@ -297,9 +297,9 @@ fn parts_without(change: &ObjectChange, refusal: ErrorKind) -> PartsWithout {
         Action::Add(set, _) | Action::Remove(set, _) if set.name == CERTIFICATES && is_denied => {
             PartsWithout::All
         }
-        Action::Update(label, _) => match (ObjectUpdate::of(label), refusal) {
-            (Some(update), ErrorKind::PermissionDenied) if update.is_optional() => PartsWithout::All,
-            (Some(ObjectUpdate::LoadBalancerSubnets), ErrorKind::InvalidSpec | ErrorKind::QuotaExceeded) => {
+        Action::Update(update, _) => match (update, refusal) {
+            (update, ErrorKind::PermissionDenied) if update.is_optional() => PartsWithout::All,
+            (ObjectUpdate::LoadBalancerSubnets, ErrorKind::InvalidSpec | ErrorKind::QuotaExceeded) => {
                 PartsWithout::ThisOne
             }
             _ => PartsWithout::None,
@@ -377,29 +377,36 @@ impl BalancerRead<'_> {
     /// The target groups that the load balancers use, and the unused ones of their Service. An orphan has its own name.
     fn target_groups(&self, balancers: &[&Object]) -> Vec<&Object> {
         let arns: BTreeSet<&str> = balancers.iter().map(|balancer| balancer.id.as_str()).collect();
+        let own_names = self.target_group_names();
         let all = self.listed.all(ObjectKind::TargetGroup);
         all.filter(|group| {
-            let is_used = group.texts(fields::BALANCERS).iter().any(|arn| arns.contains(arn));
-            is_used || (self.listed.is_unused(group) && self.is_of_members(group))
+            if group.texts(fields::BALANCERS).iter().any(|arn| arns.contains(arn)) {
+                return true;
+            }
+            self.listed.is_unused(group)
+                && (own_names.contains(&group.key) || self.is_tagged_for_member(group))
         })
         .collect()
     }
 
-    /// Whether an unused target group is the members', by its tags or its name.
-    fn is_of_members(&self, group: &Object) -> bool {
+    /// The names of the target groups that the load balancer and its members may have.
+    fn target_group_names(&self) -> BTreeSet<String> {
         let cluster = &self.calls.listings.nodes.site.cluster;
-        let tags = tag_map(&self.calls.listings.tagged(group));
-        if group.key == self.name {
-            return true;
-        }
-        self.members.iter().any(|PartMember { service, .. }| {
-            let is_tagged = tags.get(SERVICE_NAME) == Some(&names::service_tag(&service.id));
-            if is_tagged && cluster.owns(&tags) {
-                return true;
-            }
+        let mut all = BTreeSet::from([self.name.to_owned()]);
+        for PartMember { service, .. } in self.members {
             let spec = Spec::read(service, &self.calls.settings, Flavor::Network);
-            spec.target_group_names(&cluster.id, &service.id).contains(&group.key)
-        })
+            all.extend(spec.target_group_names(&cluster.id, &service.id));
+        }
+        all
+    }
+
+    fn is_tagged_for_member(&self, group: &Object) -> bool {
+        let tags = tag_map(&self.calls.listings.tagged(group));
+        self.calls.listings.nodes.site.cluster.owns(&tags)
+            && self
+                .members
+                .iter()
+                .any(|member| tags.get(SERVICE_NAME) == Some(&names::service_tag(&member.service.id)))
     }
 
     async fn target_group(&self, group: &Object) -> Result<Object> {

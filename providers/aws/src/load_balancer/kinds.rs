@@ -267,9 +267,9 @@ static NODE_GROUP: Schema<ObjectKind> = Schema {
     ..Schema::new("security group", "", "")
 };
 
-const CHECK: Policy = ObjectUpdate::TargetGroup.policy();
+const CHECK: Policy<ObjectUpdate> = ObjectUpdate::TargetGroup.policy();
 /// The call that changes the attributes of a target group that the annotation sets.
-pub(crate) const TARGET_GROUP_ATTRIBUTE: Policy = ObjectUpdate::TargetGroupAttributes.policy();
+pub(crate) const TARGET_GROUP_ATTRIBUTE: Policy<ObjectUpdate> = ObjectUpdate::TargetGroupAttributes.policy();
 
 static TARGET_GROUP: Schema<ObjectKind> = Schema {
     attributes: attributes! {
@@ -292,7 +292,7 @@ static TARGET_GROUP: Schema<ObjectKind> = Schema {
 };
 
 /// The call that changes the attributes of a network load balancer that the annotation sets.
-pub(crate) const BALANCER_ATTRIBUTE: Policy = ObjectUpdate::LoadBalancerAttributes.policy();
+pub(crate) const BALANCER_ATTRIBUTE: Policy<ObjectUpdate> = ObjectUpdate::LoadBalancerAttributes.policy();
 
 static BALANCER: Schema<ObjectKind> = Schema {
     attributes: attributes! {
@@ -313,7 +313,7 @@ static BALANCER: Schema<ObjectKind> = Schema {
 };
 
 const CERTIFY: [&str; 2] = ["AddListenerCertificates", "RemoveListenerCertificates"];
-const LISTENER_CHANGE: Policy = ObjectUpdate::Listener.policy();
+const LISTENER_CHANGE: Policy<ObjectUpdate> = ObjectUpdate::Listener.policy();
 
 static LISTENER: Schema<ObjectKind> = Schema {
     parent: Some(ObjectKind::Balancer),
@@ -328,7 +328,7 @@ static LISTENER: Schema<ObjectKind> = Schema {
     ..Schema::new("listener", "CreateListener", "DeleteListener")
 };
 
-const CLASSIC_ATTRIBUTE: Policy = ObjectUpdate::ClassicAttributes.policy();
+const CLASSIC_ATTRIBUTE: Policy<ObjectUpdate> = ObjectUpdate::ClassicAttributes.policy();
 const PROXY: &str = "SetLoadBalancerPoliciesForBackendServer";
 const CLASSIC_REGISTER: [&str; 2] = [
     "RegisterInstancesWithLoadBalancer",
@@ -407,6 +407,7 @@ impl ObjectKind {
 
 impl objects::Kind for ObjectKind {
     type Entry = SetEntry;
+    type Update = ObjectUpdate;
 
     fn schema(self) -> &'static Schema<Self> {
         match self {

@@ -169,7 +169,7 @@ impl Listings {
     /// All listed objects.
     pub(super) async fn get(&self, read: ReadOptions) -> Result<ListedObjects> {
         let (client, site) = (self.nodes.api.at(read.priority), Arc::clone(&self.nodes.site));
-        let load = || async move {
+        let listing = self.objects.get(None, read.freshness, read.priority, || async move {
             let mut filter = vec![("vpc-id", vec![site.vpc.clone()])];
             if let Some(key) = site.cluster.key() {
                 filter.push(("tag-key", vec![key, LEGACY.to_owned()]));
@@ -183,9 +183,8 @@ impl Listings {
             objects.retain(|group| site.cluster.has(&tag_map(group)));
             objects.extend([targets, network, classic].into_iter().flatten());
             Ok(objects)
-        };
-        let listing = self.objects.get(None, read.freshness, read.priority, load).await?;
-        Ok(ListedObjects(listing))
+        });
+        Ok(ListedObjects(listing.await?))
     }
 
     /// The listed objects, and those of these security groups of instances that got the cluster's tag since the listing.
@@ -230,12 +229,12 @@ impl Listings {
     /// Subnets and route tables, not older than this.
     pub(super) async fn network(&self, age: Duration, priority: Priority) -> Result<Arc<Network>> {
         let (client, vpc) = (self.nodes.api.at(priority), self.nodes.site.vpc.clone());
-        let load = || async move {
+        let network = self.network.get((), Freshness::AtMost(age), priority, || async move {
             let filter = [("vpc-id", vec![vpc])];
             let (subnets, tables) = try_join(client.subnets(&filter), client.route_tables(&filter)).await?;
             Ok(Network { subnets, tables })
-        };
-        self.network.get((), Freshness::AtMost(age), priority, load).await
+        });
+        network.await
     }
 
     /// The result of a read, or nothing if the credentials do not allow it.
@@ -358,8 +357,11 @@ impl Listings {
             balancers.retain(|object| self.state.lock().tags.contains_key(&object.id));
             unused.retain(|object| self.state.lock().tags.contains_key(&object.id));
         }
-        let new = balancers.iter().filter(|balancer| self.lacks_new_tags(balancer));
-        let new: Vec<_> = new.map(|balancer| balancer.id.clone()).collect();
+        let new: Vec<_> = balancers
+            .iter()
+            .filter(|balancer| self.lacks_new_tags(balancer))
+            .map(|balancer| balancer.id.clone())
+            .collect();
         accept(self.read_tags(new, true, read.priority).await, ErrorKind::NotFound, ())?;
         let mut unused_groups: Vec<_> = unused.into_iter().map(|group| self.tagged(group)).collect();
         unused_groups.retain(|group| {

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use ccm_core::{
     load_balancer::Blocked,
-    plan::objects::{Action, Attribute, Kind as _},
+    plan::objects::{Action, Attribute, Kind as _, UpdateCall as _},
     plan::{Plan, Step},
 };
 use serde_json::Value;
@@ -26,7 +26,7 @@ use super::{
 /// Names of attributes.
 type AttributeNames = BTreeSet<&'static str>;
 
-fn schema(kind: ObjectKind, name: &str) -> Option<&'static Attribute> {
+fn schema(kind: ObjectKind, name: &str) -> Option<&'static Attribute<ObjectUpdate>> {
     let mut attributes = kind.schema().attributes.iter();
     attributes.find(|attribute| attribute.name == name)
 }

@@ -88,8 +88,7 @@ impl DesiredRules {
             let service = &member.service;
             let name = names::balancer(&service.id);
             let existing = inputs.directory.balancers.get(&name);
-            let own = inputs.directory.groups.get(&names::classic_group(&name));
-            let own = own.map(|group| &group.id);
+            let own = inputs.directory.groups.get(&names::classic_group(&name)).map(|group| &group.id);
             let named = if is_classic(model, member, existing) {
                 named_sources(model, member, inputs)
             } else {

@@ -16,6 +16,7 @@ use super::{
     annotations as a, fields,
     kinds::{BALANCER_ATTRIBUTE, ObjectKind, TARGET_GROUP_ATTRIBUTE},
     names,
+    updates::ObjectUpdate,
 };
 use crate::{
     config::LoadBalancing,
@@ -556,7 +557,7 @@ const ALPN_POLICIES: [&str; 5] = [
 ];
 
 /// The attribute of a kind that an annotation names.
-fn attribute(kind: ObjectKind, policy: Policy, name: &str) -> Option<&'static str> {
+fn attribute(kind: ObjectKind, policy: Policy<ObjectUpdate>, name: &str) -> Option<&'static str> {
     let mut attributes = kind.schema().attributes.iter();
     let known = attributes.find(|known| known.policy == policy && known.name == name)?;
     Some(known.name)

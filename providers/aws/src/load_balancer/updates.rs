@@ -1,9 +1,9 @@
 //! The changes of attributes and of sets, each of which is a call of AWS.
 
-use ccm_core::plan::objects::Policy;
+use ccm_core::plan::objects::{Policy, UpdateCall};
 
 /// A change of an object's attributes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum ObjectUpdate {
     TargetGroup,
     TargetGroupAttributes,
@@ -18,23 +18,8 @@ pub(crate) enum ObjectUpdate {
     ClassicSubnets,
 }
 
-impl ObjectUpdate {
-    const ALL: [Self; 11] = [
-        Self::TargetGroup,
-        Self::TargetGroupAttributes,
-        Self::LoadBalancerAttributes,
-        Self::LoadBalancerSecurityGroups,
-        Self::LoadBalancerSubnets,
-        Self::Listener,
-        Self::ClassicAttributes,
-        Self::ClassicHealthCheck,
-        Self::ClassicListenerPolicies,
-        Self::ClassicSecurityGroups,
-        Self::ClassicSubnets,
-    ];
-
-    /// The metric label, by which the plan engine knows the update.
-    pub(crate) const fn label(self) -> &'static str {
+impl UpdateCall for ObjectUpdate {
+    fn label(self) -> &'static str {
         match self {
             Self::TargetGroup => "ModifyTargetGroup",
             Self::TargetGroupAttributes => "ModifyTargetGroupAttributes",
@@ -49,12 +34,9 @@ impl ObjectUpdate {
             Self::ClassicSubnets => "AttachLoadBalancerToSubnets",
         }
     }
+}
 
-    /// The update that the plan engine asks for.
-    pub(crate) fn of(label: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|update| update.label() == label)
-    }
-
+impl ObjectUpdate {
     /// Whether everything else works without it. Upstream does not use these actions: they are not in its documented policy.
     pub(crate) const fn is_optional(self) -> bool {
         match self {
@@ -72,8 +54,8 @@ impl ObjectUpdate {
     }
 
     /// The policy of attributes that it changes.
-    pub(crate) const fn policy(self) -> Policy {
-        Policy::Update(self.label())
+    pub(crate) const fn policy(self) -> Policy<Self> {
+        Policy::Update(self)
     }
 }
 
@@ -129,22 +111,9 @@ mod tests {
     use crate::load_balancer::kinds::ObjectKind;
 
     #[test]
-    fn every_update_and_set_of_a_kind_has_a_call() {
-        let mut labels = Vec::new();
-        for kind in ObjectKind::ALL {
-            let schema = kind.schema();
-            for set in schema.sets {
-                assert!(EntrySet::of(set.name).is_some(), "{}", set.name);
-            }
-            for attribute in schema.attributes {
-                if let Policy::Update(label) = attribute.policy {
-                    assert!(ObjectUpdate::of(label).is_some(), "{label}");
-                    labels.push(label);
-                }
-            }
-        }
-        for update in ObjectUpdate::ALL {
-            assert!(labels.contains(&update.label()), "{update:?} changes no attribute");
+    fn every_set_of_a_kind_has_a_call() {
+        for set in ObjectKind::ALL.into_iter().flat_map(|kind| kind.schema().sets) {
+            assert!(EntrySet::of(set.name).is_some(), "{}", set.name);
         }
     }
 }

@@ -14,15 +14,18 @@ pub(crate) const MACHINE_READS: &str = "compute-reads";
 /// Lists of machines, scale sets and instances, which have the smallest limits: 900 at once, 300 a minute, and 1,400 in 30 minutes
 /// by older policies. 140 + 1,800 s x 0.7/s = 1,400.
 pub(crate) const MACHINE_LISTS: &str = "compute-lists";
+/// Writes of scale sets and instances: 1,500 at once, 500 a minute.
+pub(crate) const MACHINE_WRITES: &str = "compute-writes";
 /// Logins and requests to the metadata service, which allows about 5 a second.
 pub(crate) const LOGIN: &str = "login";
 
 /// The buckets of resource providers.
-pub(crate) const BUCKETS: [(&str, Quota); 5] = [
+pub(crate) const BUCKETS: [(&str, Quota); 6] = [
     (NETWORK_READS, quota(30.0, 1000, 16)),
     (NETWORK_WRITES, quota(2.6, 200, 16)),
     (MACHINE_READS, quota(20.0, 200, 16)),
     (MACHINE_LISTS, quota(0.7, 140, 8)),
+    (MACHINE_WRITES, quota(8.0, 200, 32)),
     (LOGIN, quota(2.0, 10, 4)),
 ];
 
@@ -54,6 +57,36 @@ operations! {
         RouteTableGet = "route_table_get", NETWORK_READS, Read;
         /// Replaces a route table.
         RouteTablePut = "route_table_put", NETWORK_WRITES, IdempotentWrite;
+        /// One load balancer.
+        LoadBalancerGet = "load_balancer_get", NETWORK_READS, Read;
+        /// The load balancers of a resource group.
+        LoadBalancerList = "load_balancer_list", NETWORK_READS, Read;
+        /// Replaces a load balancer.
+        LoadBalancerPut = "load_balancer_put", NETWORK_WRITES, IdempotentWrite;
+        /// Deletes a load balancer.
+        LoadBalancerDelete = "load_balancer_delete", NETWORK_WRITES, IdempotentWrite;
+        /// Replaces a backend pool.
+        PoolPut = "backend_pool_put", NETWORK_WRITES, IdempotentWrite;
+        /// One network security group.
+        SecurityGroupGet = "security_group_get", NETWORK_READS, Read;
+        /// Replaces a network security group.
+        SecurityGroupPut = "security_group_put", NETWORK_WRITES, IdempotentWrite;
+        /// One subnet.
+        SubnetGet = "subnet_get", NETWORK_READS, Read;
+        /// One public IP address.
+        PublicAddressGet = "public_address_get", NETWORK_READS, Read;
+        /// Replaces a public IP address.
+        PublicAddressPut = "public_address_put", NETWORK_WRITES, IdempotentWrite;
+        /// Deletes a public IP address.
+        PublicAddressDelete = "public_address_delete", NETWORK_WRITES, IdempotentWrite;
+        /// Replaces a network interface.
+        InterfacePut = "interface_put", NETWORK_WRITES, IdempotentWrite;
+        /// Replaces the model of a scale set.
+        ScaleSetPut = "scale_set_put", MACHINE_WRITES, IdempotentWrite;
+        /// Replaces an instance of a scale set.
+        InstancePut = "instance_put", MACHINE_WRITES, IdempotentWrite;
+        /// The zones of the region.
+        ZoneList = "zone_list", MACHINE_READS, Read;
         /// One network interface of a machine.
         InterfaceGet = "interface_get", NETWORK_READS, Read;
         /// The network interfaces of a resource group.
@@ -90,7 +123,12 @@ impl Op {
                 ("2018-10-01", "2018-10-01")
             }
             Self::MachineGet | Self::MachineList => ("2025-04-01", "2017-12-01"),
-            Self::ScaleSetList | Self::InstanceGet | Self::InstanceList => ("2025-04-01", "2019-07-01"),
+            Self::ScaleSetList
+            | Self::ScaleSetPut
+            | Self::InstanceGet
+            | Self::InstanceList
+            | Self::InstancePut => ("2025-04-01", "2019-07-01"),
+            Self::ZoneList => ("2021-04-01", "2021-04-01"),
             Self::PermissionList => ("2022-04-01", "2016-07-01"),
             Self::EndpointsGet => ("2019-05-01", "2019-05-01"),
             _ => ("2025-05-01", "2018-11-01"),
@@ -101,14 +139,34 @@ impl Op {
     pub(crate) fn rate_limit_key(self) -> Option<&'static str> {
         Some(match self {
             Self::RouteTableGet | Self::RouteTablePut => "routeTableRateLimit",
+            Self::LoadBalancerGet
+            | Self::LoadBalancerList
+            | Self::LoadBalancerPut
+            | Self::LoadBalancerDelete
+            | Self::PoolPut => "loadBalancerRateLimit",
+            Self::SecurityGroupGet | Self::SecurityGroupPut => "securityGroupRateLimit",
+            Self::SubnetGet => "subnetsRateLimit",
             Self::InterfaceGet
             | Self::InterfaceList
+            | Self::InterfacePut
             | Self::ScaleSetInterfaceList
             | Self::InstanceInterfaceList => "interfaceRateLimit",
-            Self::PublicAddressList | Self::ScaleSetAddressList => "publicIPAddressRateLimit",
+            Self::PublicAddressGet
+            | Self::PublicAddressPut
+            | Self::PublicAddressDelete
+            | Self::PublicAddressList
+            | Self::ScaleSetAddressList => "publicIPAddressRateLimit",
             Self::MachineGet | Self::MachineList => "virtualMachineRateLimit",
-            Self::ScaleSetList | Self::InstanceGet | Self::InstanceList => "virtualMachineScaleSetRateLimit",
-            Self::EndpointsGet | Self::TokenGet | Self::OperationGet | Self::PermissionList => return None,
+            Self::ScaleSetList
+            | Self::ScaleSetPut
+            | Self::InstanceGet
+            | Self::InstanceList
+            | Self::InstancePut => "virtualMachineScaleSetRateLimit",
+            Self::EndpointsGet
+            | Self::TokenGet
+            | Self::OperationGet
+            | Self::PermissionList
+            | Self::ZoneList => return None,
         })
     }
 

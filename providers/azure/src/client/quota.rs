@@ -67,7 +67,8 @@ impl Permits {
         for permit in self.0 {
             match throttled {
                 None if result.is_ok() => permit.accepted(),
-                None => drop(permit),
+                // The call says nothing about the limit.
+                None => {}
                 Some(Retry::After(wait) | Retry::Fixed(wait)) => permit.throttled(Some(wait)),
                 Some(Retry::Never | Retry::Backoff) => permit.throttled(None),
             }
@@ -99,8 +100,10 @@ impl Quotas {
         method: &Method,
         priority: Priority,
     ) -> Result<Permits> {
-        let configured = op.rate_limit_key().and_then(|key| self.by_key.get(key));
-        let configured = configured.map(|(reads, writes)| if op.is_write() { writes } else { reads });
+        let configured = op
+            .rate_limit_key()
+            .and_then(|key| self.by_key.get(key))
+            .map(|(reads, writes)| if op.is_write() { writes } else { reads });
         let front_door = self.gate.bucket(name_of(names, method));
         let mut permits = Vec::new();
         for bucket in configured.into_iter().chain([&front_door]) {
@@ -169,15 +172,15 @@ fn front_door_count(headers: &HeaderMap, method: &Method) -> Option<RemainingCou
         Method::DELETE => ("deletes", writes, GLOBAL_WRITES),
         _ => ("writes", writes, GLOBAL_WRITES),
     };
-    let own = number(headers, &format!("x-ms-ratelimit-remaining-subscription-{name}"));
-    let global = number(headers, &format!("x-ms-ratelimit-remaining-subscription-global-{name}"));
-    let own = own.map(|remaining| RemainingCount {
+    let own_count = number(headers, &format!("x-ms-ratelimit-remaining-subscription-{name}"));
+    let global_count = number(headers, &format!("x-ms-ratelimit-remaining-subscription-global-{name}"));
+    let own = own_count.map(|remaining| RemainingCount {
         remaining,
         limit,
         // Older front doors count in thousands an hour. Such a count does not limit a burst.
         lasts: (remaining < limit).then_some(COUNT_HOLDS),
     });
-    let global = global.map(|remaining| RemainingCount {
+    let global = global_count.map(|remaining| RemainingCount {
         remaining,
         limit: global_limit,
         lasts: None,

@@ -21,6 +21,32 @@ pub(crate) enum Resource<'a> {
         group: &'a str,
         name: &'a str,
     },
+    LoadBalancer {
+        group: &'a str,
+        name: &'a str,
+    },
+    LoadBalancers {
+        group: &'a str,
+    },
+    /// A backend pool of a load balancer. It is read with the load balancer.
+    Pool {
+        group: &'a str,
+        balancer: &'a str,
+        name: &'a str,
+    },
+    SecurityGroup {
+        group: &'a str,
+        name: &'a str,
+    },
+    Subnet {
+        group: &'a str,
+        network: &'a str,
+        name: &'a str,
+    },
+    PublicAddress {
+        group: &'a str,
+        name: &'a str,
+    },
     Interface {
         group: &'a str,
         name: &'a str,
@@ -51,9 +77,15 @@ pub(crate) enum Resource<'a> {
     Machines {
         group: &'a str,
     },
+    ScaleSet {
+        group: &'a str,
+        name: &'a str,
+    },
     ScaleSets {
         group: &'a str,
     },
+    /// Microsoft.Compute in the subscription, with the zones of each region.
+    Zones,
     Instance {
         group: &'a str,
         set: &'a str,
@@ -72,9 +104,22 @@ pub(crate) enum Resource<'a> {
 impl Resource<'_> {
     /// The call that reads it, or writes it.
     pub(crate) fn op(&self, method: &Method) -> Op {
+        let (is_put, is_delete) = (*method == Method::PUT, *method == Method::DELETE);
         match self {
-            Self::RouteTable { .. } if *method == Method::PUT => Op::RouteTablePut,
+            Self::RouteTable { .. } if is_put => Op::RouteTablePut,
             Self::RouteTable { .. } => Op::RouteTableGet,
+            Self::LoadBalancer { .. } if is_put => Op::LoadBalancerPut,
+            Self::LoadBalancer { .. } if is_delete => Op::LoadBalancerDelete,
+            Self::LoadBalancer { .. } => Op::LoadBalancerGet,
+            Self::LoadBalancers { .. } => Op::LoadBalancerList,
+            Self::Pool { .. } => Op::PoolPut,
+            Self::SecurityGroup { .. } if is_put => Op::SecurityGroupPut,
+            Self::SecurityGroup { .. } => Op::SecurityGroupGet,
+            Self::Subnet { .. } => Op::SubnetGet,
+            Self::PublicAddress { .. } if is_put => Op::PublicAddressPut,
+            Self::PublicAddress { .. } if is_delete => Op::PublicAddressDelete,
+            Self::PublicAddress { .. } => Op::PublicAddressGet,
+            Self::Interface { .. } if is_put => Op::InterfacePut,
             Self::Interface { .. } => Op::InterfaceGet,
             Self::Interfaces { .. } => Op::InterfaceList,
             Self::ScaleSetInterfaces { .. } => Op::ScaleSetInterfaceList,
@@ -83,7 +128,10 @@ impl Resource<'_> {
             Self::ScaleSetAddresses { .. } => Op::ScaleSetAddressList,
             Self::Machine { .. } => Op::MachineGet,
             Self::Machines { .. } => Op::MachineList,
+            Self::ScaleSet { .. } => Op::ScaleSetPut,
             Self::ScaleSets { .. } => Op::ScaleSetList,
+            Self::Zones => Op::ZoneList,
+            Self::Instance { .. } if is_put => Op::InstancePut,
             Self::Instance { .. } => Op::InstanceGet,
             Self::Instances { .. } => Op::InstanceList,
             Self::Permissions { .. } => Op::PermissionList,
@@ -92,7 +140,17 @@ impl Resource<'_> {
 
     /// Whether it is in the subscription of network resources. Network interfaces are in that of their machines.
     pub(crate) fn is_network(&self) -> bool {
-        matches!(self, Self::RouteTable { .. } | Self::PublicAddresses { .. })
+        matches!(
+            self,
+            Self::RouteTable { .. }
+                | Self::LoadBalancer { .. }
+                | Self::LoadBalancers { .. }
+                | Self::Pool { .. }
+                | Self::SecurityGroup { .. }
+                | Self::Subnet { .. }
+                | Self::PublicAddress { .. }
+                | Self::PublicAddresses { .. }
+        )
     }
 
     /// The segments of its URL below the subscription; `None` if the SDK builds its requests.
@@ -102,11 +160,19 @@ impl Resource<'_> {
         let (group, rest) = match *self {
             Self::Machine { group, name } => (group, vec![MACHINES, name]),
             Self::Machines { group } => (group, vec![MACHINES]),
+            Self::ScaleSet { group, name } => (group, vec![SCALE_SETS, name]),
             Self::ScaleSets { group } => (group, vec![SCALE_SETS]),
+            Self::Zones => return Some(vec!["providers", "Microsoft.Compute"]),
             Self::Instance { group, set, id } => (group, vec![SCALE_SETS, set, MACHINES, id]),
             Self::Instances { group, set, .. } => (group, vec![SCALE_SETS, set, MACHINES]),
             Self::Permissions { group } => (group, vec!["permissions"]),
             Self::RouteTable { .. }
+            | Self::LoadBalancer { .. }
+            | Self::LoadBalancers { .. }
+            | Self::Pool { .. }
+            | Self::SecurityGroup { .. }
+            | Self::Subnet { .. }
+            | Self::PublicAddress { .. }
             | Self::Interface { .. }
             | Self::Interfaces { .. }
             | Self::ScaleSetInterfaces { .. }
@@ -121,7 +187,7 @@ impl Resource<'_> {
         Some([vec!["resourceGroups", group, "providers", provider], rest].concat())
     }
 
-    /// Whether the instance view is read with it.
+    /// Whether a read has the instance view.
     fn has_view(&self) -> bool {
         match self {
             Self::Machine { .. } | Self::Machines { .. } | Self::Instance { .. } => true,
@@ -131,13 +197,13 @@ impl Resource<'_> {
     }
 
     /// Its URL; `None` if the SDK builds its requests.
-    pub(crate) fn url(&self, manager: &Url, subscription: &str) -> Option<Url> {
+    pub(crate) fn url(&self, method: &Method, manager: &Url, subscription: &str) -> Option<Url> {
         let segments = self.segments()?;
         let mut url = manager.clone();
         if let Ok(mut path) = url.path_segments_mut() {
             path.pop_if_empty().extend(["subscriptions", subscription]).extend(segments);
         }
-        if self.has_view() {
+        if *method == Method::GET && self.has_view() {
             url.query_pairs_mut().append_pair("$expand", "instanceView");
         }
         Some(url)
@@ -182,6 +248,63 @@ impl Resource<'_> {
             Self::RouteTable { group, name } => {
                 drop(client.route_tables_client().get(group, name, subscription).send().await);
             }
+            Self::LoadBalancer { group, name } => {
+                let balancers = client.load_balancers_client();
+                match *method {
+                    Method::PUT => {
+                        let empty = models::LoadBalancer::new();
+                        drop(balancers.create_or_update(group, name, empty, subscription).send().await);
+                    }
+                    Method::DELETE => drop(balancers.delete(group, name, subscription).send().await),
+                    _ => drop(balancers.get(group, name, subscription).send().await),
+                }
+            }
+            Self::LoadBalancers { group } => {
+                let balancers = client.load_balancers_client();
+                drop(balancers.list(group, subscription).into_stream().next().await);
+            }
+            Self::Pool {
+                group,
+                balancer,
+                name,
+            } => {
+                let pools = client.load_balancer_backend_address_pools_client();
+                let empty = models::BackendAddressPool::new();
+                drop(pools.create_or_update(group, balancer, name, empty, subscription).send().await);
+            }
+            Self::SecurityGroup { group, name } => {
+                let groups = client.network_security_groups_client();
+                if *method == Method::PUT {
+                    let empty = models::NetworkSecurityGroup::new();
+                    drop(groups.create_or_update(group, name, empty, subscription).send().await);
+                } else {
+                    drop(groups.get(group, name, subscription).send().await);
+                }
+            }
+            Self::Subnet { group, network, name } => {
+                drop(client.subnets_client().get(group, network, name, subscription).send().await);
+            }
+            Self::PublicAddress { group, name } => {
+                let addresses = client.public_ip_addresses_client();
+                match *method {
+                    Method::PUT => {
+                        let empty = models::PublicIpAddress::new();
+                        drop(addresses.create_or_update(group, name, empty, subscription).send().await);
+                    }
+                    Method::DELETE => drop(addresses.delete(group, name, subscription).send().await),
+                    _ => drop(addresses.get(group, name, subscription).send().await),
+                }
+            }
+            Self::Interface { group, name } if *method == Method::PUT => {
+                let empty = models::NetworkInterface::new();
+                drop(
+                    client
+                        .network_interfaces_client()
+                        .create_or_update(group, name, empty, subscription)
+                        .send()
+                        .await,
+                );
+            }
             Self::Interface { group, name } => {
                 drop(client.network_interfaces_client().get(group, name, subscription).send().await);
             }
@@ -216,7 +339,9 @@ impl Resource<'_> {
             }
             Self::Machine { .. }
             | Self::Machines { .. }
+            | Self::ScaleSet { .. }
             | Self::ScaleSets { .. }
+            | Self::Zones
             | Self::Instance { .. }
             | Self::Instances { .. }
             | Self::Permissions { .. } => {}

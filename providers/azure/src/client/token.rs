@@ -145,8 +145,7 @@ impl Tokens {
     /// # Errors
     /// The login failed.
     pub(crate) async fn renew(&self, refused: &Arc<Token>) -> Result<Arc<Token>> {
-        let is_other = |token: &Arc<Token>| !Arc::ptr_eq(token, refused);
-        self.fetch_unless(is_other).await
+        self.fetch_unless(|token| !Arc::ptr_eq(token, refused)).await
     }
 
     fn valid(&self, now: Instant) -> Option<Arc<Token>> {
@@ -179,8 +178,8 @@ impl Tokens {
         }
         let tokens = self.clone();
         tokio::spawn(async move {
-            let is_fresh = |token: &Arc<Token>| token.replace_after > Instant::now();
-            if let Err(error) = tokens.fetch_unless(is_fresh).await {
+            let fetched = tokens.fetch_unless(|token| token.replace_after > Instant::now()).await;
+            if let Err(error) = fetched {
                 *tokens.0.failed.write() = Some(Instant::now());
                 warn!(error = error.report(), "Could not replace the token; the old one is still valid");
             }
@@ -303,9 +302,15 @@ impl TokenSource {
                 .append_pair("resource", &self.endpoints.audience);
             match (identity, app_service) {
                 (Identity::System, _) => {}
-                (Identity::Client(id), _) => drop(query.append_pair("client_id", id)),
-                (Identity::Resource(id), None) => drop(query.append_pair("msi_res_id", id)),
-                (Identity::Resource(id), Some(_)) => drop(query.append_pair("mi_res_id", id)),
+                (Identity::Client(id), _) => {
+                    query.append_pair("client_id", id);
+                }
+                (Identity::Resource(id), None) => {
+                    query.append_pair("msi_res_id", id);
+                }
+                (Identity::Resource(id), Some(_)) => {
+                    query.append_pair("mi_res_id", id);
+                }
             }
         }
         // The metadata service must not be asked through a proxy.

@@ -153,15 +153,17 @@ impl HttpClient for Exchange {
     ) -> azure_core::Result<azure_core::Response> {
         let failed =
             |text: &'static str| azure_core::Error::message(azure_core::error::ErrorKind::Other, text);
-        let method = Method::from_bytes(request.method().to_string().as_bytes());
-        let method = method.map_err(|_| failed("unknown method"))?;
-        let authorization = request.headers().get_optional_str(&azure_core::headers::AUTHORIZATION);
-        let authorization = HeaderValue::from_str(authorization.unwrap_or_default());
-        let authorization = authorization.map_err(|_| failed("the token is no header"))?;
+        let method = Method::from_bytes(request.method().to_string().as_bytes())
+            .map_err(|_| failed("unknown method"))?;
+        let token = request.headers().get_optional_str(&azure_core::headers::AUTHORIZATION);
+        let authorization =
+            HeaderValue::from_str(token.unwrap_or_default()).map_err(|_| failed("the token is no header"))?;
         let (target, answer) = self.send(method, request.url().clone(), authorization).await;
-        let status = answer.as_ref().ok().map(|answer| answer.status.as_u16());
+        let status = match &answer {
+            Ok(answer) => SdkStatus::try_from(answer.status.as_u16()).ok(),
+            Err(_) => None,
+        };
         *self.reply.lock() = Some((target, answer));
-        let status = status.and_then(|status| SdkStatus::try_from(status).ok());
         let status = status.ok_or_else(|| failed("no answer"))?;
         Ok(azure_core::Response::new(status, Headers::new(), Box::pin(futures_util::stream::empty())))
     }

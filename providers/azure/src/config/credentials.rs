@@ -1,26 +1,15 @@
 //! The credentials: the first that the keys describe, in the order of the Go cloud-controller-manager.
 
-use std::{fmt, path::PathBuf, sync::Arc};
+use std::path::PathBuf;
 
-use aws_lc_rs::{
-    digest,
-    rand::SystemRandom,
-    signature::{RSA_PKCS1_SHA256, RsaKeyPair},
-};
-use base64::{
-    Engine as _,
-    engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD},
-};
 use ccm_core::{
-    BuildContext, Error, ErrorKind, Result,
+    BuildContext,
     config::{ConfigFiles, KeyPath, Problems},
 };
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
 use secrecy::{ExposeSecret, SecretString};
-use serde_json::json;
 use url::Url;
 
-use super::{keys::CloudConf, parse_url};
+use super::{certificate::Certificate, keys::CloudConf, parse_url};
 
 /// How the program authenticates.
 #[derive(Clone, Debug)]
@@ -141,86 +130,6 @@ pub(crate) enum Identity {
     Resource(String),
 }
 
-/// A certificate with its private key, which signs login requests.
-#[derive(Clone)]
-pub(crate) struct Certificate {
-    key: Arc<RsaKeyPair>,
-    /// The certificates, the own one first.
-    chain: Vec<Vec<u8>>,
-}
-
-impl PartialEq for Certificate {
-    fn eq(&self, other: &Self) -> bool {
-        self.chain == other.chain
-    }
-}
-
-impl fmt::Debug for Certificate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Certificate")
-            .field("certificates", &self.chain.len())
-            .finish_non_exhaustive()
-    }
-}
-
-impl Certificate {
-    /// Reads certificates and private key from PEM.
-    ///
-    /// # Errors
-    /// The text for the user: one of them is missing or cannot be used.
-    pub(crate) fn parse(pem: &[u8]) -> Result<Self, String> {
-        let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-        let chain: Vec<Vec<u8>> =
-            chain.map_err(|error| error.to_string())?.iter().map(|der| der.to_vec()).collect();
-        if chain.is_empty() {
-            return Err("contains no PEM certificate; convert a PKCS#12 file with openssl pkcs12".to_owned());
-        }
-        let key = match PrivateKeyDer::from_pem_slice(pem) {
-            Ok(PrivateKeyDer::Pkcs8(der)) => RsaKeyPair::from_pkcs8(der.secret_pkcs8_der()),
-            Ok(PrivateKeyDer::Pkcs1(der)) => RsaKeyPair::from_der(der.secret_pkcs1_der()),
-            _ => return Err("contains no private key in PEM".to_owned()),
-        };
-        let key = key.map_err(|_| "the private key is not an RSA key without a password".to_owned())?;
-        Ok(Self {
-            key: Arc::new(key),
-            chain,
-        })
-    }
-
-    /// The signed assertion of a client (RFC 7523) for the token endpoint `audience`, valid for 10 minutes.
-    ///
-    /// # Errors
-    /// The key cannot sign.
-    pub(crate) fn assertion(&self, client: &str, audience: &str, now: i64) -> Result<String> {
-        let own = self.chain.first().map(Vec::as_slice).unwrap_or_default();
-        let chain: Vec<String> = self.chain.iter().map(|der| STANDARD.encode(der)).collect();
-        let header = json!({
-            "alg": "RS256",
-            "typ": "JWT",
-            "x5t": URL_SAFE_NO_PAD.encode(digest::digest(&digest::SHA1_FOR_LEGACY_USE_ONLY, own)),
-            "x5t#S256": URL_SAFE_NO_PAD.encode(digest::digest(&digest::SHA256, own)),
-            "x5c": chain,
-        });
-        let claims = json!({
-            "aud": audience,
-            "iss": client,
-            "sub": client,
-            "jti": uuid::Uuid::new_v4().to_string(),
-            "nbf": now - 60,
-            "iat": now,
-            "exp": now + 600,
-        });
-        let content = [&header, &claims].map(|part| URL_SAFE_NO_PAD.encode(part.to_string())).join(".");
-        let mut signature = vec![0; self.key.public_modulus_len()];
-        let signed =
-            self.key.sign(&RSA_PKCS1_SHA256, &SystemRandom::new(), content.as_bytes(), &mut signature);
-        signed.map_err(|_| {
-            Error::new(ErrorKind::Unexpected, "the private key cannot sign the login request")
-        })?;
-        Ok(format!("{content}.{}", URL_SAFE_NO_PAD.encode(signature)))
-    }
-}
-
 /// The credentials of machines, and those of network resources if they differ.
 pub(super) fn resolve(
     conf: &CloudConf,
@@ -289,18 +198,21 @@ fn credential(
     }
     if !conf.aad_client_cert_path.is_empty() {
         require_client(&client, problems);
-        let key = KeyPath::key("aadClientCertPath");
-        let pem = files
-            .read(&conf.aad_client_cert_path)
-            .map_err(|error| format!("could not read {}: {error}", conf.aad_client_cert_path));
-        return match pem.and_then(|pem| Certificate::parse(&pem)) {
+        let path = &conf.aad_client_cert_path;
+        let file = files.read(path).map_err(|error| format!("could not read {path}: {error}"));
+        let password = conf
+            .aad_client_cert_password
+            .as_ref()
+            .map(ExposeSecret::expose_secret)
+            .unwrap_or_default();
+        return match file.and_then(|file| Certificate::parse(&file, password)) {
             Ok(certificate) => Some(Credential::Certificate {
                 tenant,
                 client,
                 certificate,
             }),
             Err(text) => {
-                problems.error(key, text);
+                problems.error(KeyPath::key("aadClientCertPath"), text);
                 None
             }
         };

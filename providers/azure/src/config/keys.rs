@@ -20,9 +20,9 @@ config_section! {
         "aadClientId" | "AZURE_CLIENT_ID" => pub(crate) aad_client_id: String,
         /// Secret of the service principal.
         "aadClientSecret" | "AZURE_CLIENT_SECRET" => pub(crate) aad_client_secret: Option<SecretString>,
-        /// A PEM file with certificate and private key of the service principal. Read again when it changes. Example: `/etc/kubernetes/client.pem`.
+        /// A PEM or PKCS#12 file with certificate and private key (RSA) of the service principal. Read again when it changes. Example: `/etc/kubernetes/client.pem`.
         "aadClientCertPath" => pub(crate) aad_client_cert_path: String,
-        /// Password of a PKCS#12 file. Such files are not supported.
+        /// Password of the PKCS#12 file. Without it, the empty password is used.
         "aadClientCertPassword" => pub(crate) aad_client_cert_password: Option<SecretString>,
         /// Whether to use a managed identity of the machine.
         "useManagedIdentityExtension" => pub(crate) use_managed_identity: bool,

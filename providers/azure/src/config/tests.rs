@@ -3,7 +3,7 @@
 use ccm_core::{Environment, ErrorKind, testkit};
 use tempfile::TempDir;
 
-use super::{credentials::Certificate, *};
+use super::*;
 
 /// A config with these further lines, in the flow style of YAML or not.
 pub(crate) fn context(more: &str) -> (TempDir, BuildContext) {
@@ -249,37 +249,4 @@ fn kinds_of_machines() {
     assert_eq!(kinds("disableAvailabilitySetNodes: true"), (false, true));
     assert_eq!(kinds("disableAvailabilitySetNodes: true\nenableVmssFlexNodes: true"), (true, true));
     assert_eq!(read("vmType: something").unwrap().warnings.len(), 1);
-}
-
-#[test]
-fn a_certificate_signs_the_login() {
-    use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
-    let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_RSA_SHA256).unwrap();
-    let certificate = rcgen::CertificateParams::new(vec!["client".to_owned()])
-        .unwrap()
-        .self_signed(&key)
-        .unwrap();
-    let pem = format!("{}{}", certificate.pem(), key.serialize_pem());
-    let parsed = Certificate::parse(pem.as_bytes()).unwrap();
-    let assertion = parsed.assertion("client", "https://login/t/oauth2/v2.0/token", 1000).unwrap();
-    let parts: Vec<&str> = assertion.split('.').collect();
-    let decoded = |at: usize| URL_SAFE_NO_PAD.decode(parts[at]).unwrap();
-    let (header, claims): (serde_json::Value, serde_json::Value) =
-        (serde_json::from_slice(&decoded(0)).unwrap(), serde_json::from_slice(&decoded(1)).unwrap());
-    assert_eq!((header["alg"].as_str(), header["x5c"].as_array().unwrap().len()), (Some("RS256"), 1));
-    assert_eq!(
-        (claims["aud"].as_str(), claims["exp"].as_i64()),
-        (Some("https://login/t/oauth2/v2.0/token"), Some(1600))
-    );
-    let public = aws_lc_rs::signature::UnparsedPublicKey::new(
-        &aws_lc_rs::signature::RSA_PKCS1_2048_8192_SHA256,
-        rcgen::PublicKeyData::der_bytes(&key),
-    );
-    public.verify(format!("{}.{}", parts[0], parts[1]).as_bytes(), &decoded(2)).unwrap();
-    for (pem, part) in [
-        ("", "no PEM certificate"),
-        (certificate.pem().as_str(), "no private key"),
-    ] {
-        assert!(Certificate::parse(pem.as_bytes()).unwrap_err().contains(part));
-    }
 }

@@ -11,13 +11,38 @@ annotations! {
     INTERNAL = "service.beta.kubernetes.io/azure-load-balancer-internal", "bool, default false";
     /// Subnet of an internal load balancer.
     INTERNAL_SUBNET = "service.beta.kubernetes.io/azure-load-balancer-internal-subnet", "name, default `subnetName`";
+    /// Address of an internal load balancer, or an existing public IP address. It wins over `spec.loadBalancerIP`.
+    ADDRESS_V4 = "service.beta.kubernetes.io/azure-load-balancer-ipv4", "IPv4 address";
+    /// The same for IPv6.
+    ADDRESS_V6 = "service.beta.kubernetes.io/azure-load-balancer-ipv6", "IPv6 address";
+    /// Existing public IP address by its name. It wins over all other annotations that choose an address.
+    ADDRESS_NAME = "service.beta.kubernetes.io/azure-pip-name", "name";
+    /// The same for IPv6. A Service with IPv6 alone may use either.
+    ADDRESS_NAME_V6 = "service.beta.kubernetes.io/azure-pip-name-ipv6", "name";
+    /// Resource group of the public IP address.
+    ADDRESS_GROUP = "service.beta.kubernetes.io/azure-load-balancer-resource-group", "name, default `resourceGroup`";
+    /// Further addresses at which clients reach the Service, such as that of a global load balancer. The status and the rules of the
+    /// network security group have them.
+    ADDITIONAL_ADDRESSES = "service.beta.kubernetes.io/azure-additional-public-ips", "IP addresses, separated by commas";
+    /// Public IP prefix from which a new public IP address is taken. Another prefix means another address.
+    PREFIX = "service.beta.kubernetes.io/azure-pip-prefix-id", "resource ID";
+    /// The same for IPv6. A Service with IPv6 alone may use either.
+    PREFIX_V6 = "service.beta.kubernetes.io/azure-pip-prefix-id-ipv6", "resource ID";
+    /// Tags of the public IP address. A tag that is removed here stays.
+    ADDRESS_TAGS = "service.beta.kubernetes.io/azure-pip-tags", "`a=b,c=d`";
+    /// IP tags of a new public IP address.
+    IP_TAGS = "service.beta.kubernetes.io/azure-pip-ip-tags", "`RoutingPreference=Internet,..`";
+    /// DNS label of the public IP address; an empty value removes it.
+    DNS_LABEL = "service.beta.kubernetes.io/azure-dns-label-name", "label";
     /// Networks of the clients that are admitted, of both families.
     ALLOWED_RANGES = "service.beta.kubernetes.io/azure-allowed-ip-ranges", "networks, separated by commas";
     /// Service tags of the clients that are admitted.
     ALLOWED_TAGS = "service.beta.kubernetes.io/azure-allowed-service-tags", "service tags, separated by commas";
+    /// The network security group gets no rules for the Service.
+    NO_SECURITY_RULES = "service.beta.kubernetes.io/azure-disable-load-balancer-nsg-rule", "bool, default false";
     /// All other clients are refused, also those that another rule admits.
     DENY_OTHERS = "service.beta.kubernetes.io/azure-deny-all-except-load-balancer-source-ranges", "bool, default false";
-    /// Packets arrive at the node port of the node, not at the port of the load balancer.
+    /// Packets arrive at the addresses and node ports of nodes, not at the address of the load balancer.
     NO_FLOATING_IP = "service.beta.kubernetes.io/azure-disable-load-balancer-floating-ip", "bool, default false";
     /// Minutes until an idle TCP connection ends.
     IDLE_TIMEOUT = "service.beta.kubernetes.io/azure-load-balancer-tcp-idle-timeout", "4 to 100, default 4";
@@ -34,6 +59,17 @@ annotations! {
     /// Path of health probes with HTTP.
     PROBE_PATH = "service.beta.kubernetes.io/azure-load-balancer-health-probe-request-path", "path, default `/`";
 }
+
+/// Annotations of the Go cloud-controller-manager that this program does not support.
+pub(crate) const UNSUPPORTED: [&str; 7] = [
+    "service.beta.kubernetes.io/azure-load-balancer-mode",
+    "service.beta.kubernetes.io/azure-load-balancer-configurations",
+    "service.beta.kubernetes.io/azure-pls-create",
+    "service.beta.kubernetes.io/azure-pls-name",
+    "service.beta.kubernetes.io/azure-pls-resource-group",
+    "service.beta.kubernetes.io/azure-pls-ip-configuration-subnet",
+    "service.beta.kubernetes.io/azure-pls-visibility",
+];
 
 /// The value of a boolean annotation.
 pub(crate) fn is_true(service: &ServiceView, key: &str) -> bool {

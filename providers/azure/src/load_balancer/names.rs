@@ -3,7 +3,7 @@
 use ccm_core::load_balancer::{IpFamily, Protocol};
 
 /// The end of the name of an internal load balancer.
-const INTERNAL: &str = "-internal";
+pub(crate) const INTERNAL: &str = "-internal";
 /// The end of IPv6 objects of a dual-stack Service, and of IPv6 pools.
 const IPV6: &str = "-IPv6";
 /// The longest name, without room for the end of IPv6 objects.
@@ -12,6 +12,8 @@ const LONGEST: usize = 75;
 const BASE_LENGTH: usize = 32;
 /// The probe that Services share.
 pub(crate) const SHARED_PROBE: &str = "cluster-service-shared-health-probe";
+/// The begin of an IP address in place of the name of a public IP address. No name has a colon.
+pub(crate) const PINNED: &str = "ip:";
 /// The begin of the names of our security rules.
 pub(crate) const RULE_PREFIX: &str = "k8s-azure-lb";
 
@@ -52,6 +54,13 @@ impl ServiceNames {
             Some(subnet) => format!("{}-{subnet}", self.base),
             None => self.base.clone(),
         };
+        format!("{}{}", cut_to_word(name), self.family_end(family))
+    }
+
+    /// The frontend of a family for an address, if other Services have the usual one for another address.
+    pub(crate) fn spare_frontend(&self, family: IpFamily, address: &str) -> String {
+        // A name has no colon.
+        let name = format!("{}-{}", self.base, address.replace(':', "-"));
         format!("{}{}", cut_to_word(name), self.family_end(family))
     }
 

@@ -44,6 +44,14 @@ pub(crate) struct BalancingRule {
     pub(crate) probe: Option<String>,
 }
 
+/// Whether packets keep the address of the load balancer and the port of the Service. If not, they arrive at the addresses and node ports
+/// of nodes.
+pub(crate) fn has_floating_ip(service: &ServiceView, family: IpFamily) -> bool {
+    // IPv6 is a second address of the interface, where packets must have the address of the node.
+    let is_internal_v6 = is_true(service, INTERNAL) && family == IpFamily::V6;
+    !is_true(service, NO_FLOATING_IP) && !is_internal_v6
+}
+
 /// The protocol of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RuleProtocol {
@@ -51,6 +59,17 @@ pub(crate) enum RuleProtocol {
     Udp,
     /// SCTP, or all protocols and ports.
     All,
+}
+
+impl RuleProtocol {
+    /// The value in Azure.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Tcp => "Tcp",
+            Self::Udp => "Udp",
+            Self::All => "All",
+        }
+    }
 }
 
 /// A health probe.
@@ -131,14 +150,17 @@ impl RuleBuilder<'_> {
                     format!("port {} has SCTP, which only internal standard load balancers have", port.port);
                 set.invalid.push(InvalidField::spec("ports", problem));
             }
-            let probe = self.probe_of(port, local.as_ref(), shared.as_ref(), &mut set.invalid);
-            let has_probe = !self.is_set(port, "no_probe_rule");
-            if !self.is_set(port, "no_lb_rule") {
-                let probe_name = probe.as_ref().filter(|probe| has_probe && !probe.name.is_empty());
-                set.rules.push(self.rule(port, idle, probe_name.map(|probe| probe.name.clone())));
+            // A port without a rule has no members that a probe could find healthy.
+            if self.is_set(port, "no_lb_rule") {
+                continue;
             }
+            let probe = if self.is_set(port, "no_probe_rule") {
+                None
+            } else {
+                self.probe_of(port, local.as_ref(), shared.as_ref(), &mut set.invalid)
+            };
+            set.rules.push(self.rule(port, idle, probe.as_ref().map(|probe| probe.name.clone())));
             if let Some(probe) = probe
-                && has_probe
                 && !set.probes.contains(&probe)
             {
                 set.probes.push(probe);
@@ -150,9 +172,7 @@ impl RuleBuilder<'_> {
     }
 
     fn rule(&self, port: &ServicePort, idle_minutes: i32, probe: Option<String>) -> BalancingRule {
-        // IPv6 is a second address of the interface, where packets must have the address of the node.
-        let is_internal_v6 = self.is_internal && self.family == IpFamily::V6;
-        let has_floating_ip = !is_true(self.service, NO_FLOATING_IP) && !is_internal_v6;
+        let has_floating_ip = has_floating_ip(self.service, self.family);
         let protocol = match port.protocol {
             Protocol::Tcp => RuleProtocol::Tcp,
             Protocol::Udp => RuleProtocol::Udp,
@@ -439,7 +459,6 @@ mod tests {
             ("service.beta.kubernetes.io/port_443_health-probe_protocol", "tcp"),
             ("service.beta.kubernetes.io/port_443_health-probe_num-of-probe", "3"),
             ("service.beta.kubernetes.io/port_443_health-probe_port", "80"),
-            ("service.beta.kubernetes.io/port_80_no_lb_rule", "true"),
         ] {
             annotate(&mut web, key, Some(value));
         }
@@ -449,8 +468,8 @@ mod tests {
             invalid,
         } = set(&web, &CloudConf::default());
         assert!(invalid.is_empty(), "{invalid:?}");
-        let rule = &rules[0];
-        assert_eq!((rules.len(), rule.frontend_port), (1, 443));
+        let rule = &rules[1];
+        assert_eq!((rules.len(), rule.frontend_port), (2, 443));
         assert_eq!((rule.idle_minutes, rule.resets_tcp), (30, Some(false)));
         let [first, second] = probes.as_slice() else {
             panic!("{probes:?}")
@@ -459,6 +478,18 @@ mod tests {
         assert_eq!((first.interval, first.threshold), (7, 2));
         // A port of the Service means its node port.
         assert_eq!((second.protocol, second.port, second.threshold), (ProbeProtocol::Tcp, 30080, 3));
+    }
+
+    #[test]
+    fn a_port_can_have_no_rule_or_no_probe() {
+        let mut web = web();
+        annotate(&mut web, "service.beta.kubernetes.io/port_80_no_lb_rule", Some("true"));
+        let without_rule = set(&web, &CloudConf::default());
+        assert_eq!((without_rule.rules.len(), without_rule.rules[0].frontend_port), (1, 443));
+        assert_eq!((without_rule.probes.len(), without_rule.probes[0].port), (1, 30081));
+        annotate(&mut web, "service.beta.kubernetes.io/port_443_no_probe_rule", Some("true"));
+        let without_probe = set(&web, &CloudConf::default());
+        assert_eq!((&without_probe.rules[0].probe, without_probe.probes.len()), (&None, 0));
     }
 
     #[test]

@@ -6,8 +6,9 @@ use ccm_core::load_balancer::{InvalidField, IpFamily, Protocol, ServiceView, Sou
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::{
-    annotations::{ALLOWED_RANGES, ALLOWED_TAGS, DENY_OTHERS, INTERNAL, NO_FLOATING_IP, is_true},
+    annotations::{ALLOWED_RANGES, ALLOWED_TAGS, DENY_OTHERS, INTERNAL, is_true},
     names::allow_rule,
+    rules::has_floating_ip,
 };
 
 /// The service tag of all clients.
@@ -25,6 +26,8 @@ pub(crate) struct AllowedSources {
     tags: BTreeSet<String>,
     /// Whether a rule refuses all other clients.
     pub(crate) denies_others: bool,
+    /// Ranges that are not networks.
+    pub(crate) ignored: Vec<String>,
     pub(crate) invalid: Vec<InvalidField>,
 }
 
@@ -59,10 +62,15 @@ impl AllowedSources {
             let problem = "not together with spec.loadBalancerSourceRanges; use one of them";
             invalid.push(InvalidField::annotation(ALLOWED_RANGES, problem));
         }
-        let mut broken = 0;
+        let mut ignored = Vec::new();
         let mut parse = |texts: &[&str]| -> Vec<IpNet> {
-            let networks: Vec<IpNet> = texts.iter().filter_map(|text| network(text)).collect();
-            broken += texts.len() - networks.len();
+            let mut networks = Vec::new();
+            for text in texts {
+                match network(text) {
+                    Some(network) => networks.push(network),
+                    None => ignored.push((*text).to_owned()),
+                }
+            }
             networks
         };
         let (spec_ranges, annotation_ranges) = (parse(&spec), parse(&annotation));
@@ -70,7 +78,7 @@ impl AllowedSources {
         let is_open = |given: &[&str], ranges: &[IpNet]| given.is_empty() || is_all(ranges);
         let has_ranges = !spec.is_empty() || !annotation.is_empty();
         let admits_internet = tags.is_empty()
-            && broken == 0
+            && ignored.is_empty()
             && is_open(&spec, &spec_ranges)
             && is_open(&annotation, &annotation_ranges)
             && (!is_true(service, INTERNAL) || has_ranges);
@@ -80,24 +88,28 @@ impl AllowedSources {
             tags.insert(INTERNET.to_owned());
         }
         Self {
-            denies_others: broken > 0 || (has_ranges && is_true(service, DENY_OTHERS)),
+            denies_others: !ignored.is_empty() || (has_ranges && is_true(service, DENY_OTHERS)),
             ranges: aggregate(&all),
             tags,
+            ignored,
             invalid,
         }
     }
 
     /// The rules for one family.
     pub(crate) fn rules(&self, service: &ServiceView, family: IpFamily) -> Vec<AllowRule> {
-        let is_of_family = |range: &&IpNet| matches!(range, IpNet::V4(_)) == (family == IpFamily::V4);
-        let mut ranges: Vec<String> =
-            self.ranges.iter().filter(is_of_family).map(ToString::to_string).collect();
+        let mut ranges: Vec<String> = self
+            .ranges
+            .iter()
+            .filter(|range| IpFamily::of(range.addr()) == family)
+            .map(ToString::to_string)
+            .collect();
         ranges.sort_unstable();
         let of_ranges = (!ranges.is_empty()).then_some(ranges);
         let sources: Vec<Vec<String>> =
             self.tags.iter().map(|tag| vec![tag.clone()]).chain(of_ranges).collect();
         let mut rules = Vec::new();
-        for (protocol, ports) in ports(service) {
+        for (protocol, ports) in ports(service, family) {
             for sources in &sources {
                 rules.push(AllowRule {
                     name: allow_rule(family, protocol, sources, &ports),
@@ -112,8 +124,8 @@ impl AllowedSources {
 }
 
 /// The ports of each protocol as packets to the nodes have them.
-fn ports(service: &ServiceView) -> BTreeMap<&'static str, Vec<String>> {
-    let has_node_ports = is_true(service, NO_FLOATING_IP);
+fn ports(service: &ServiceView, family: IpFamily) -> BTreeMap<&'static str, Vec<String>> {
+    let has_node_ports = !has_floating_ip(service, family);
     let mut all: BTreeMap<&'static str, BTreeSet<String>> = BTreeMap::new();
     for port in &service.ports {
         let protocol = match port.protocol {
@@ -170,6 +182,7 @@ mod tests {
     use ccm_core::testkit::cluster::{annotate, service};
 
     use super::*;
+    use crate::load_balancer::annotations::NO_FLOATING_IP;
 
     fn web(ranges: &[&str], annotations: &[(&str, &str)]) -> ServiceView {
         let mut web = service("web", &[443, 80]);

@@ -3,7 +3,10 @@
 use ccm_core::{
     Environment,
     check::{CloudReport, Severity},
-    testkit,
+    testkit::{
+        self,
+        cluster::{annotate, service},
+    },
 };
 use ccm_testbed::arm::ArmServer;
 use serde_json::{Value, json};
@@ -50,4 +53,26 @@ async fn a_missing_route_table_and_a_wrong_secret_are_findings() {
     assert!(findings[0].message.contains("route table other not found"), "{findings:#?}");
     let findings = report(&server, ccm_testbed::arm::SECRET, "wrong").await.findings;
     assert_eq!((findings.len(), findings[0].about.as_str()), (1, "login"), "{findings:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_security_group_and_unsupported_annotations_are_findings() {
+    let server = ArmServer::start(&[]).await.unwrap();
+    let with = |name: &str| format!("routeTableName: routes\nsecurityGroupName: {name}");
+    let good = report(&server, "routeTableName: routes", &with("nsg")).await;
+    assert!(good.findings.is_empty(), "{:#?}", good.findings);
+    let findings = report(&server, "routeTableName: routes", &with("other")).await.findings;
+    assert_eq!((findings.len(), findings[0].severity), (1, Severity::Error), "{findings:#?}");
+    assert!(findings[0].message.contains("network security group other not found"), "{findings:#?}");
+
+    let conf = format!("{}securityGroupName: nsg\n", server.conf());
+    let (_folder, context) = testkit::context(&conf, Environment::default());
+    let Ok(checker) = (testkit::provider("azure").checker.unwrap())(&context) else {
+        panic!("the config has errors");
+    };
+    let mut web = service("web", &[80]);
+    assert_eq!(checker.service(&web).unwrap(), []);
+    annotate(&mut web, "service.beta.kubernetes.io/azure-pls-create", Some("true"));
+    let findings = checker.service(&web).unwrap();
+    assert!(findings.iter().any(|finding| finding.message.contains("not supported")), "{findings:#?}");
 }

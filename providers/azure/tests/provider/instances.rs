@@ -238,5 +238,4 @@ async fn the_grace_period_of_the_config_is_that_of_deletions() {
     assert_eq!(stage.cloud.deletion_grace().as_secs(), 300);
     let routes = stage.cloud.routes().unwrap();
     assert_eq!(routes.unsupported_reason(Priority::User).await.unwrap(), None);
-    assert!(stage.cloud.load_balancers().is_none());
 }

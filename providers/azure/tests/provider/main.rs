@@ -5,10 +5,14 @@
 // The registry of the binary links the provider by its name.
 use ccm_provider_azure as _;
 
+mod addresses;
+mod balancer_conformance;
 mod check;
 mod conformance;
 mod credentials;
 mod instances;
+mod load_balancers;
 mod rights;
 mod routes;
 mod stage;
+mod subscription;

@@ -200,7 +200,8 @@ pub struct MemberReport {
     /// The effects of all its parts on the Service object. Complete only if `finished`: before that, some may not be known
     /// yet.
     pub effects: Effects,
-    /// Annotations that are written although it is not `finished`: they name an object that the cloud has begun to create.
+    /// Annotations and conditions that are written although it is not `finished`. The annotations name an object that the cloud
+    /// has begun to create; the conditions say why it is refused.
     pub early: Effects,
     /// Nothing is left to do for this Service in any part: its current parts serve it, and its objects in parts that it left
     /// are deleted. Then its status may be written, and the finalizer may be removed if it no longer wants a load balancer.

@@ -29,6 +29,8 @@ pub(super) struct DiscoveryInput<M: PartModel> {
     pub(super) revision: u64,
     pub(super) snapshot: Arc<ClusterSnapshot>,
     pub(super) directory: Arc<M::Directory>,
+    /// The listings were read after the discovery with this number began.
+    pub(super) read_since: u64,
 }
 
 /// The parts of one Service.
@@ -63,6 +65,17 @@ impl<M: PartModel> DiscoveredPart<M> {
     pub(super) fn members(&self, model: &M, key: &M::Key, memory: &Memory<M>) -> Vec<Member<M>> {
         self.entries.iter().map(|entry| entry.member(model, key, memory)).collect()
     }
+}
+
+/// The part that a Service must leave before this one: a later one that is not independent of it. `leaves`: all parts that it leaves.
+pub(super) fn part_to_leave_first<'a, M: PartModel>(
+    model: &M,
+    leaves: &'a [M::Key],
+    key: &M::Key,
+    has_left: impl Fn(&M::Key) -> bool,
+) -> Option<&'a M::Key> {
+    let mut later = leaves.iter().skip_while(|own| *own != key).skip(1);
+    later.find(|later| model.required_facts(later, key) != RequiredFacts::Independent && !has_left(later))
 }
 
 /// The former load balancer of a Service for which another controller is responsible, if it has our finalizer.
@@ -104,7 +117,17 @@ impl<K: Clone + Ord + std::fmt::Display + std::hash::Hash> ServiceEntry<K> {
             }
             current
         };
-        let (named, tagged) = (current(parts.named), current(parts.tagged));
+        let (named, mut tagged) = (current(parts.named), current(parts.tagged));
+        if claim == Claim::Ours {
+            memory.forget_listed_claims(&view.id, input.read_since);
+        } else {
+            memory.forget_claims(&view.id);
+        }
+        for key in memory.claimed(&view.id) {
+            if !tagged.contains(key) {
+                tagged.insert(0, key.clone());
+            }
+        }
         let wants = view.wants_load_balancer();
         let is_old = memory.is_old(view, &input.snapshot);
         // A Service without a finalizer of ours never had a load balancer, or lost the finalizer: it leaves only parts with its
@@ -168,9 +191,12 @@ impl<K: Clone + Ord + std::fmt::Display + std::hash::Hash> ServiceEntry<K> {
         let id = &self.view.id;
         let (earlier, membership) = if let Some(at) = self.joins.iter().position(|own| own == key) {
             let earlier = self.joins.get(..at).unwrap_or_default();
-            let is_pending = |earlier: &&K| {
-                let needs_end = || model.required_facts(key, earlier) == RequiredFacts::Finished;
-                memory.output(id, earlier).is_none() || (memory.is_early(id, earlier) && needs_end())
+            let is_pending = |earlier: &&K| match model.required_facts(key, earlier) {
+                RequiredFacts::Independent | RequiredFacts::Nothing => false,
+                RequiredFacts::Accepted => memory.output(id, earlier).is_none(),
+                RequiredFacts::Finished => {
+                    memory.output(id, earlier).is_none() || memory.is_early(id, earlier)
+                }
             };
             let pending = earlier.iter().find(is_pending);
             // A create in a part that it named before: what that creates may be found by its reply only.
@@ -180,7 +206,7 @@ impl<K: Clone + Ord + std::fmt::Display + std::hash::Hash> ServiceEntry<K> {
                 .map_or(Membership::Active, |pending| Membership::Frozen(format!("it waits for {pending}")));
             (earlier, membership)
         } else {
-            (self.joins.as_slice(), self.leaving(key, memory))
+            (self.joins.as_slice(), self.leaving(model, key, memory))
         };
         Member {
             service: Arc::clone(&self.view),
@@ -192,14 +218,14 @@ impl<K: Clone + Ord + std::fmt::Display + std::hash::Hash> ServiceEntry<K> {
         }
     }
 
-    /// Whether a member leaves now: everything that it joins must serve, then it leaves part after part, in reverse order.
-    fn leaving<M: PartModel<Key = K>>(&self, key: &K, memory: &Memory<M>) -> Membership {
+    /// Whether a member leaves now: everything that it joins must serve, then it leaves part after part, in reverse order, and
+    /// independent parts at the same time.
+    fn leaving<M: PartModel<Key = K>>(&self, model: &M, key: &K, memory: &Memory<M>) -> Membership {
         let id = &self.view.id;
         if let Some(waits) = self.joins.iter().find(|join| !memory.has_served(id, join)) {
             return Membership::Frozen(format!("this object stays until {waits} serves the Service"));
         }
-        let later = self.leaves.iter().skip_while(|own| *own != key).skip(1);
-        match later.into_iter().find(|later| !memory.has_left(id, later)) {
+        match part_to_leave_first(model, &self.leaves, key, |later| memory.has_left(id, later)) {
             Some(waits) => {
                 Membership::Frozen(format!("this object stays until the Service has left {waits}"))
             }
@@ -213,19 +239,30 @@ impl<K: Clone + Ord + std::fmt::Display + std::hash::Hash> ServiceEntry<K> {
         memory: &Memory<M>,
         current: impl Fn(&K) -> K,
     ) -> bool {
-        let id = &self.view.id;
-        let has_left = |key: &K| memory.has_left(id, &current(key));
         self.joins.iter().all(|key| memory.serves_now(&self.view, &current(key)))
-            && self.leaves.iter().all(has_left)
-            && self.known_leaves(memory).iter().all(has_left)
+            && self.known_leaves(memory, current).iter().all(|key| memory.has_left(&self.view.id, key))
     }
 
-    /// The parts that the Service leaves, by all discoveries since it began to leave. A later one than that of this entry may
-    /// have found a part whose create had not ended before.
-    pub(super) fn known_leaves<'a, M: PartModel<Key = K>>(&'a self, memory: &'a Memory<M>) -> &'a [K] {
-        if self.view.wants_load_balancer() {
-            return &self.leaves;
+    /// The current keys of the parts that the Service leaves, by all discoveries since it began to leave. A later one than that of
+    /// this entry, or a step that was sent since, may have found a part that this entry does not have.
+    pub(super) fn known_leaves<M: PartModel<Key = K>>(
+        &self,
+        memory: &Memory<M>,
+        current: impl Fn(&K) -> K,
+    ) -> Vec<K> {
+        let id = &self.view.id;
+        let wants = self.view.wants_load_balancer();
+        let leaving = memory.leaving(id).filter(|_| !wants).unwrap_or(&self.leaves);
+        let leaving: Vec<K> = leaving.iter().map(&current).collect();
+        let joins: Vec<K> = self.joins.iter().map(&current).collect();
+        let found_later = if wants { memory.known_unnamed(id) } else { &[] };
+        let mut leaves = Vec::new();
+        for key in memory.claimed(id).chain(found_later).chain(&self.leaves).map(&current) {
+            if !joins.contains(&key) && !leaving.contains(&key) && !leaves.contains(&key) {
+                leaves.push(key);
+            }
         }
-        memory.leaving(&self.view.id).unwrap_or(&self.leaves)
+        leaves.extend(leaving);
+        leaves
     }
 }

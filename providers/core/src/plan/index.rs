@@ -32,6 +32,8 @@ type PartMembers<K> = BTreeMap<ServiceId, Arc<ServiceEntry<K>>>;
 pub(super) struct PartIndex<M: PartModel> {
     snapshot: Arc<ClusterSnapshot>,
     pub(super) directory: Arc<M::Directory>,
+    /// The listings were read after the discovery with this number began.
+    read_since: u64,
     /// Grows with every change of the listings, and of the cluster apart from its Services.
     revision: u64,
     services: BTreeMap<ServiceId, IndexedService<M>>,
@@ -82,6 +84,7 @@ impl<M: PartModel> PartIndex<M> {
         let mut index = Self {
             snapshot: Arc::clone(&read.snapshot),
             directory: Arc::clone(&read.directory),
+            read_since: 0,
             revision: 0,
             services: BTreeMap::new(),
             members: HashMap::new(),
@@ -117,6 +120,7 @@ impl<M: PartModel> PartIndex<M> {
         }
         if !Arc::ptr_eq(&self.directory, &read.directory) {
             self.directory = Arc::clone(&read.directory);
+            self.read_since = memory.oldest_reading().unwrap_or(read.number);
             self.revision += 1;
             self.knows_orphans = false;
         }
@@ -229,6 +233,7 @@ impl<M: PartModel> PartIndex<M> {
             revision: self.revision,
             snapshot: Arc::clone(&self.snapshot),
             directory: Arc::clone(&self.directory),
+            read_since: self.read_since,
         };
         for (view, claim, parts) in named {
             let entry = ServiceEntry::new(model, &view, claim, parts, memory, &input);
@@ -411,7 +416,7 @@ mod tests {
         fixture.memory.rename(&new("b"), &Key::Id(1));
         assert_eq!(fixture.update(&third, &Scope::All), 1);
         assert_eq!(fixture.index().entry(&changed[0].id).unwrap().joins, [Key::Id(1), Key::Hosts]);
-        fixture.memory.leave(&changed[1].id, &Key::Id(7), None);
+        fixture.memory.leave(&changed[1].id, &Key::Id(7), None, false);
         assert_eq!(fixture.update(&third, &Scope::All), 1);
     }
 

@@ -12,6 +12,14 @@
 //!
 //! The caller has what follows from these for the Service as a whole: whether it is served, with which effects, and which parts
 //! are due. Reports return it ([`MemberReport`](crate::load_balancer::MemberReport)), and nothing of it is asked back.
+//!
+//! # Why a part has no ID of its own
+//!
+//! A part is known by its key, and a create gives it another one ([`Memory::rename`]). An ID from the engine would not make that
+//! unnecessary: a listing may show `lb/7` before the create in `lb/new:web` has a reply, and only the reply shows that both are one
+//! part. Then two IDs would have to become one, here, in the queue and in the caller's state: a rename that happens so seldom
+//! that hardly a test executes it, while each create executes this one. The ownership tag does not decide it earlier, since a load
+//! balancer that another client made may have the same tag.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -107,6 +115,8 @@ struct ServiceMemory<M: PartModel> {
     /// The parts that it leaves since it wants no load balancer. A part that is deleted has another key afterwards (its
     /// name, not its id), and is not left a second time under that key.
     leaves: Vec<M::Key>,
+    /// It had nothing to leave in a discovery since it began to: what it has to leave later, it begins to leave then.
+    has_nothing_to_leave: bool,
     /// The parts that it leaves although it wants a load balancer, since it does not name them. The last step removes the
     /// ownership tag or the object, so that the listings no longer show such a part before the Service has left it.
     unnamed: Vec<M::Key>,
@@ -116,6 +126,17 @@ struct ServiceMemory<M: PartModel> {
     settled: BTreeMap<M::Key, SettledReport<M::Key>>,
     /// The last create for it in each part.
     creates: BTreeMap<M::Key, LastCreate>,
+    /// Parts in which steps were sent while it joined them.
+    claims: BTreeMap<M::Key, PartClaim>,
+}
+
+/// Steps for a Service in a part that it joins. They may set its ownership tag, which a listing that was read before does not show. If
+/// the Service moves meanwhile, it leaves the part, unless a later listing shows that the part has no such tag.
+#[derive(Clone, Copy)]
+enum PartClaim {
+    InProgress,
+    /// They had ended when this discovery was the last one that had begun.
+    EndedDuring(u64),
 }
 
 /// A report of a part that nothing was left to do for a Service: it need not be repeated while nothing changes.
@@ -167,10 +188,12 @@ impl<M: PartModel> Default for ServiceMemory<M> {
             left: BTreeSet::new(),
             last_effects: Effects::default(),
             leaves: Vec::new(),
+            has_nothing_to_leave: false,
             unnamed: Vec::new(),
             version: 0,
             settled: BTreeMap::new(),
             creates: BTreeMap::new(),
+            claims: BTreeMap::new(),
         }
     }
 }
@@ -272,6 +295,11 @@ impl<M: PartModel> Memory<M> {
         newest.service(&view.id).is_none_or(|now| !Arc::ptr_eq(now, view))
     }
 
+    /// The oldest discovery that has not ended. A listing that is new now was read after it began.
+    pub(super) fn oldest_reading(&self) -> Option<u64> {
+        self.reading.first().copied()
+    }
+
     /// Begins a discovery; returns its number.
     pub(super) fn begin_discovery(&mut self) -> u64 {
         self.discoveries += 1;
@@ -313,6 +341,9 @@ impl<M: PartModel> Memory<M> {
             }
             if let Some(create) = known.creates.remove(old) {
                 known.creates.insert(new.clone(), create);
+            }
+            if let Some(claim) = known.claims.remove(old) {
+                known.claims.insert(new.clone(), claim);
             }
             replace_key(&mut known.leaves, old, new);
             replace_key(&mut known.unnamed, old, new);
@@ -391,13 +422,18 @@ impl<M: PartModel> Memory<M> {
         create.is_continued = false;
     }
 
-    /// Whether creates for the Service in this part have ended since this was last asked.
-    pub(super) fn take_ended_create(&mut self, id: &ServiceId, key: &M::Key) -> bool {
+    /// Whether creates for the Service in this part have ended, and no pass has continued the Service since.
+    pub(super) fn has_ended_create(&self, id: &ServiceId, key: &M::Key) -> bool {
+        let create = self.services.get(id).and_then(|known| known.creates.get(key));
+        create.is_some_and(|create| create.ended.is_some() && !create.is_continued)
+    }
+
+    /// A pass continues the Service after its creates in this part.
+    pub(super) fn continued_after_create(&mut self, id: &ServiceId, key: &M::Key) {
         let known = self.services.get_mut(id);
-        let create = known.and_then(|known| known.creates.get_mut(key));
-        create.is_some_and(|create| {
-            create.ended.is_some() && !std::mem::replace(&mut create.is_continued, true)
-        })
+        if let Some(create) = known.and_then(|known| known.creates.get_mut(key)) {
+            create.is_continued = true;
+        }
     }
 
     /// The create in this part has ended. The cloud shows its object after this time.
@@ -446,6 +482,47 @@ impl<M: PartModel> Memory<M> {
         self.services.get(id).is_some_and(|known| known.left.contains(key))
     }
 
+    /// Steps for the Service are sent in this part, which the Service joins.
+    pub(super) fn claim(&mut self, id: &ServiceId, key: &M::Key) {
+        let known = self.services.entry(id.clone()).or_default();
+        known.claims.insert(key.clone(), PartClaim::InProgress);
+        let entry = self.index.as_ref().and_then(|index| index.entry(id));
+        if entry.is_some_and(|entry| !entry.joins.contains(key)) {
+            // It has moved since the pass began.
+            self.changed.services.insert(id.clone());
+        }
+    }
+
+    /// The steps for the Service in this part have ended.
+    pub(super) fn claim_ended(&mut self, id: &ServiceId, key: &M::Key) {
+        let claim = self.services.get_mut(id).and_then(|known| known.claims.get_mut(key));
+        if let Some(claim @ PartClaim::InProgress) = claim {
+            *claim = PartClaim::EndedDuring(self.discoveries);
+        }
+    }
+
+    /// The parts that may have the Service's ownership tag although a listing does not show it.
+    pub(super) fn claimed(&self, id: &ServiceId) -> impl Iterator<Item = &M::Key> {
+        self.services.get(id).into_iter().flat_map(|known| known.claims.keys())
+    }
+
+    /// The Service is no longer ours: it leaves nothing.
+    pub(super) fn forget_claims(&mut self, id: &ServiceId) {
+        if let Some(known) = self.services.get_mut(id) {
+            known.claims.clear();
+        }
+    }
+
+    /// The listings were read after this discovery began: they show what was done before.
+    pub(super) fn forget_listed_claims(&mut self, id: &ServiceId, read_since: u64) {
+        if let Some(known) = self.services.get_mut(id) {
+            known.claims.retain(|_, claim| match claim {
+                PartClaim::InProgress => true,
+                PartClaim::EndedDuring(last) => read_since <= *last,
+            });
+        }
+    }
+
     /// The parts that a Service that wants a load balancer (again) leaves: `tagged`, which have its ownership tag, and those
     /// that had it before and that the Service has not left.
     pub(super) fn unnamed(
@@ -471,6 +548,11 @@ impl<M: PartModel> Memory<M> {
         known.unnamed.clone()
     }
 
+    /// The parts that [`Memory::unnamed`] returned last.
+    pub(super) fn known_unnamed(&self, id: &ServiceId) -> &[M::Key] {
+        self.services.get(id).map(|known| known.unnamed.as_slice()).unwrap_or_default()
+    }
+
     /// The parts that a Service that wants no load balancer leaves: those that it left or leaves already, or `all` if
     /// it begins now, and those that still have its ownership tag.
     pub(super) fn leaves(
@@ -481,9 +563,15 @@ impl<M: PartModel> Memory<M> {
         is_old: bool,
     ) -> Vec<M::Key> {
         if all.is_empty() {
+            if let Some(known) = self.services.get_mut(id) {
+                known.has_nothing_to_leave |= !is_old;
+            }
             return all;
         }
         let known = self.services.entry(id.clone()).or_default();
+        if std::mem::take(&mut known.has_nothing_to_leave) {
+            known.leaves.clear();
+        }
         if known.leaves.is_empty() && is_old {
             return all;
         }
@@ -598,16 +686,29 @@ impl<M: PartModel> Memory<M> {
     }
 
     /// The Service has left this part, whose last effects on the Service object are these. False if it had left before.
-    pub(super) fn leave(&mut self, id: &ServiceId, key: &M::Key, last_effects: Option<&Effects>) -> bool {
+    ///
+    /// `is_old`: the pass has an older form of the Service. What the part did for it is gone, but the Service may have begun to leave
+    /// again since, in which it leaves part after part.
+    pub(super) fn leave(
+        &mut self,
+        id: &ServiceId,
+        key: &M::Key,
+        last_effects: Option<&Effects>,
+        is_old: bool,
+    ) -> bool {
         let known = self.services.entry(id.clone()).or_default();
         known.output.remove(key);
         known.early.remove(key);
         known.served.remove(key);
+        known.version += 1;
+        if is_old && !known.leaves.is_empty() {
+            return false;
+        }
         if let Some(effects) = last_effects {
             known.last_effects.merge(effects);
         }
         let is_new = known.left.insert(key.clone());
-        known.version += 1;
+        known.claims.remove(key);
         if is_new {
             self.changed.services.insert(id.clone());
         }

@@ -15,8 +15,9 @@ use super::{PartKind, RequestId};
 use crate::{
     Error, ErrorKind, Priority, Result, Retry,
     load_balancer::{
-        Blocked, Claim, ClusterSnapshot, ClusterView, Effects, FormerLoadBalancer, OwnNames, PartReport,
-        ProviderFinalizers, ReadOptions, ServiceEvent, ServiceId, ServiceView, StepDescription, StepObjects,
+        Blocked, Claim, ClusterSnapshot, ClusterView, Condition, Effects, FormerLoadBalancer, OwnNames,
+        PartReport, ProviderFinalizers, ReadOptions, ServiceEvent, ServiceId, ServiceView, StepDescription,
+        StepObjects,
     },
 };
 
@@ -199,8 +200,8 @@ pub trait PartModel: Send + Sync + Sized + 'static {
     ) -> Option<PartOutput<Self::Facts>>;
 
     /// The facts of a part whose create the cloud accepted, so that later parts run while it is being built. `None`: they are
-    /// not known before it is done. Must be equal to the later [`facts`](Self::facts). If the create fails the engine
-    /// withdraws them.
+    /// not known before it is done. If the later [`facts`](Self::facts) differ, the later parts run again. If the create fails the
+    /// engine withdraws them.
     fn early_facts(
         &self,
         key: &Self::Key,
@@ -210,7 +211,8 @@ pub trait PartModel: Send + Sync + Sized + 'static {
         self.facts(key, member, observed).map(|output| output.facts)
     }
 
-    /// What part `key` of a Service needs of an earlier part that is being built: the facts that were accepted, or the end.
+    /// What part `key` of a Service needs of an earlier part: nothing, the facts that were accepted, or those when it has been built.
+    /// A Service leaves the earlier part after this one, unless the two are independent.
     fn required_facts(&self, _key: &Self::Key, _earlier: &Self::Key) -> RequiredFacts {
         RequiredFacts::Accepted
     }
@@ -571,6 +573,8 @@ pub struct CheckResult {
     pub refused: Vec<(ServiceId, Error)>,
     /// Events for members.
     pub events: Vec<ServiceEvent>,
+    /// Conditions of members, such as why a member is refused. They are written although the member is not served.
+    pub conditions: Vec<(ServiceId, Condition)>,
 }
 
 impl CheckResult {
@@ -689,6 +693,11 @@ pub enum ScopeCheck {
 /// What a part needs of an earlier part of the same Service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequiredFacts {
+    /// Nothing: both are built at the same time, and a Service leaves both at the same time.
+    Independent,
+    /// Nothing while it is built: both are built at the same time, and this part is run again when the facts of the earlier one
+    /// change. A Service leaves this part before the earlier one.
+    Nothing,
     /// Its facts, as soon as its create was accepted: an address that is known already.
     Accepted,
     /// Its facts when it has been built: a resource that the cloud refuses with "not ready" before that.

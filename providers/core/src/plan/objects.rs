@@ -57,6 +57,8 @@ use crate::{
 pub trait Kind: Copy + Debug + Ord + Send + Sync + 'static {
     /// An entry of the sets of these objects.
     type Entry: KeyedEntry;
+    /// A call that gives attributes of an object other values.
+    type Update: UpdateCall;
 
     /// The schema of objects of this kind.
     fn schema(self) -> &'static Schema<Self>;
@@ -75,6 +77,19 @@ pub trait Kind: Copy + Debug + Ord + Send + Sync + 'static {
         let parent = schema.parent.zip(parent);
         let parent = parent.map(|(kind, key)| format!(" of {} {key}", kind.schema().name));
         format!("{} {key}{}", schema.name, parent.unwrap_or_default())
+    }
+}
+
+/// The calls that give attributes of objects other values, usually an enum. A metric label alone is one, for a provider whose call
+/// follows from the kind.
+pub trait UpdateCall: Copy + Debug + Ord + Send + Sync + 'static {
+    /// Its metric label.
+    fn label(self) -> &'static str;
+}
+
+impl UpdateCall for &'static str {
+    fn label(self) -> &'static str {
+        self
     }
 }
 
@@ -111,7 +126,7 @@ pub struct Schema<K: Kind> {
     /// [`Objects::hold_unproven`].
     pub has_ownership_tag: bool,
     /// Their attributes.
-    pub attributes: &'static [Attribute],
+    pub attributes: &'static [Attribute<K::Update>],
     /// Their sets.
     pub sets: &'static [Set<K>],
 }
@@ -136,21 +151,21 @@ impl<K: Kind> Schema<K> {
 
 /// An attribute of a kind.
 #[derive(Debug)]
-pub struct Attribute {
+pub struct Attribute<U> {
     /// Its name in [`Attributes`].
     pub name: &'static str,
     /// How it is changed.
-    pub policy: Policy,
+    pub policy: Policy<U>,
     /// Its value if the cloud does not report it, or if it is unset again.
     pub default: Scalar,
     /// Whether the call that creates the object does not accept it: a new object has the default, and is updated at once.
     pub after_create: bool,
 }
 
-impl Attribute {
+impl<U: Copy> Attribute<U> {
     /// An attribute without a default.
     #[must_use]
-    pub const fn new(name: &'static str, policy: Policy) -> Self {
+    pub const fn new(name: &'static str, policy: Policy<U>) -> Self {
         Self {
             name,
             policy,
@@ -179,8 +194,8 @@ impl Attribute {
 /// ```
 /// use ccm_core::plan::objects::{Attribute, Policy, Scalar, attributes};
 ///
-/// const CHECK: Policy = Policy::Update("check_update");
-/// static ATTRIBUTES: &[Attribute] = attributes! {
+/// const CHECK: Policy<&str> = Policy::Update("check_update");
+/// static ATTRIBUTES: &[Attribute<&str>] = attributes! {
 ///     [Policy::CreateOnly] "name", "network";
 ///     [CHECK, Scalar::Number(3)] "threshold";
 ///     [CHECK, Scalar::Bool(false); after_create] "strict";
@@ -228,9 +243,9 @@ impl From<Scalar> for Value {
 
 /// How an attribute is changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Policy {
-    /// The call with this metric label. Attributes with the same label are changed together.
-    Update(&'static str),
+pub enum Policy<U> {
+    /// By this call. Attributes with the same call are changed together.
+    Update(U),
     /// The object is deleted and created again, since its key is unique.
     Replace,
     /// It is used for new objects only; a difference is accepted.
@@ -402,13 +417,16 @@ impl<K: Kind> Object<K> {
     }
 
     /// The first difference that cannot be changed in place, with both values.
-    fn replacement(&self, observed: &Self) -> Option<(&'static Attribute, Value, Value)> {
+    fn replacement(&self, observed: &Self) -> Option<(&'static Attribute<K::Update>, Value, Value)> {
         let mut differences = self.differences(observed);
         differences.find(|(attribute, ..)| attribute.policy == Policy::Replace)
     }
 
     /// The managed attributes that differ from the observed ones, with both values.
-    fn differences(&self, observed: &Self) -> impl Iterator<Item = (&'static Attribute, Value, Value)> {
+    fn differences(
+        &self,
+        observed: &Self,
+    ) -> impl Iterator<Item = (&'static Attribute<K::Update>, Value, Value)> {
         self.kind.schema().attributes.iter().filter_map(|attribute| {
             let or_default = |value: Option<&Value>| {
                 let value = value.filter(|value| !value.is_null()).cloned();
@@ -540,8 +558,8 @@ pub struct ObjectChange<K: Kind> {
 pub enum Action<K: Kind> {
     /// Creates the object and, by the same call, these below it.
     Create(Box<Object<K>>, Vec<Object<K>>),
-    /// Gives attributes other values, by the call with this label.
-    Update(&'static str, Attributes),
+    /// Gives attributes other values, by this call.
+    Update(K::Update, Attributes),
     /// Deletes the object; whether with everything below it.
     Delete(bool),
     /// Adds entries to a set.
@@ -742,7 +760,7 @@ impl<K: Kind> model::CloudChange for ObjectChange<K> {
                 };
                 (schema.create, Effect::Create, format!("create {title}{with}{children}"))
             }
-            Action::Update(call, _) => (*call, Effect::Change, format!("change {title}")),
+            Action::Update(call, _) => (call.label(), Effect::Change, format!("change {title}")),
             Action::Delete(cascade) => {
                 let below = if *cascade { " and everything below it" } else { "" };
                 (schema.delete, Effect::Delete, format!("delete {title}{below}"))

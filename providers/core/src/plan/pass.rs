@@ -11,7 +11,7 @@ use tokio::{sync::OwnedMutexGuard, time::Instant};
 use tracing::warn;
 
 use super::{
-    discovery::DiscoveredPart,
+    discovery::{DiscoveredPart, part_to_leave_first},
     engine::{Engine, Reading},
     memory::{Memory, Moment},
     model::{Member, Membership, PartCloud, PartModel, Plan, RequiredFacts, ScopeCheck, Step},
@@ -294,6 +294,10 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
             self.freeze(&id, &error);
         }
         self.events = review.events;
+        for (id, condition) in review.conditions {
+            let conditions = &mut self.early.entry(id).or_default().conditions;
+            conditions.insert(condition.kind.to_string(), condition);
+        }
         for (id, error) in std::mem::take(&mut self.failed_operations) {
             self.freeze(&id, &error);
         }
@@ -526,7 +530,7 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
         let mut memory = self.memory.lock();
         for member in Member::active(&self.members) {
             let effects = self.engine.model.early_effects(member, observed);
-            self.early.insert(member.service.id.clone(), effects);
+            self.early.entry(member.service.id.clone()).or_default().merge(&effects);
             let Some(entry) = discovery.entry(&member.service.id) else {
                 continue;
             };
@@ -571,16 +575,22 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
             let Some(entry) = discovery.entry(id) else {
                 continue;
             };
-            let current = |key| current(&self.began_as, &self.key, &memory, key);
+            let current = |key: &M::Key| current(&self.began_as, &self.key, &memory, key);
             let joins: Vec<_> = entry.joins.iter().map(current).collect();
-            let leaves: Vec<_> = entry.known_leaves(&memory).iter().map(current).collect();
+            let leaves = entry.known_leaves(&memory, current);
             let output = self.engine.model.facts(&self.key, member, observed);
             let state = if member.membership == Membership::Leaving {
-                if memory.leave(id, &self.key, output.as_ref().map(|output| &output.effects)) {
+                let effects = output.as_ref().map(|output| &output.effects);
+                let is_old = memory.is_old(view, &discovery.snapshot);
+                if memory.leave(id, &self.key, effects, is_old) {
                     // It may have left some of them before, and then no pass over them would report it again.
+                    let has_left = |key: &M::Key| memory.has_left(id, key);
+                    let model = &self.engine.model;
+                    let can_leave = |key: &&M::Key| {
+                        !has_left(key) && part_to_leave_first(model, &leaves, key, has_left).is_none()
+                    };
                     let earlier = leaves.iter().take_while(|key| **key != self.key);
-                    let earlier = earlier.filter(|key| !memory.has_left(id, key));
-                    self.next.extend(earlier.last().cloned());
+                    self.next.extend(earlier.filter(can_leave).cloned());
                     if leaves.iter().all(|key| memory.has_left(id, key)) {
                         // It may now join parts that it could not join while it was a member here.
                         self.next.extend(joins);
@@ -678,21 +688,31 @@ impl<'a, M: PartModel, C: PartCloud<M>> Pass<'a, M, C> {
         let mut memory = self.memory.lock();
         for member in &self.members {
             let id = &member.service.id;
-            if !memory.take_ended_create(id, &self.key) {
+            if !memory.has_ended_create(id, &self.key) {
                 continue;
             }
             let entry = memory.index.as_ref().and_then(|index| index.entry(id));
             let joins = entry.iter().flat_map(|entry| &entry.joins);
             let joins: Vec<_> = joins.map(|key| current(&self.began_as, &self.key, &memory, key)).collect();
+            // If the index is of an older snapshot, a later pass over this part finds that the Service has moved.
             if !joins.contains(&self.key) {
+                memory.continued_after_create(id, &self.key);
                 self.next.extend(joins);
             }
+        }
+    }
+
+    fn end_claims(&self) {
+        let mut memory = self.memory.lock();
+        for member in &self.members {
+            memory.claim_ended(&member.service.id, &self.key);
         }
     }
 
     /// Ends the pass: the part's key and the report.
     pub(super) fn report(mut self, part: PartKey, state: PartState) -> (M::Key, PartReport) {
         if !matches!(state, PartState::Parked { .. }) {
+            self.end_claims();
             self.continue_moved();
         }
         let members = self.report_members(&state);

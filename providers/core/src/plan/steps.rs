@@ -1,6 +1,10 @@
 //! The part of a pass that writes: sends steps, and folds in the cloud's replies.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::time::Instant;
@@ -99,6 +103,7 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
             dry_run.lock().insert(self.key.clone(), observed.clone());
             return Ok(Applied::All);
         }
+        self.claim(steps);
         let mut states = vec![StepState::Unsent; steps.len()];
         let mut in_flight = FuturesUnordered::new();
         let mut failed = Vec::new();
@@ -236,6 +241,20 @@ impl<M: PartModel, C: PartCloud<M>> Pass<'_, M, C> {
             creates.insert(index, services);
         }
         Ok(())
+    }
+
+    /// Records that steps for the active members are about to be sent in this part.
+    fn claim(&self, steps: &[Step<M::Change>]) {
+        let is_for_all = steps.iter().any(|step| step.description.service.is_none());
+        let services: HashSet<_> =
+            steps.iter().filter_map(|step| step.description.service.as_ref()).collect();
+        let mut memory = self.memory.lock();
+        for member in Member::active(&self.members) {
+            let id = &member.service.id;
+            if is_for_all || services.contains(id) {
+                memory.claim(id, &self.key);
+            }
+        }
     }
 
     fn send_options(&mut self, step: &Step<M::Change>) -> SendOptions {

@@ -27,7 +27,7 @@
 //! These laws run one pass after the other. [`concurrent`] runs several at once. [`shared`] has the laws of parts that many
 //! Services share, and [`neighbors`] is the law of objects that have no place for an ownership tag.
 //!
-//! [`laws`] checks all laws and shrinks a case that breaks one. [`objects`] has the world of a cloud that consists of
+//! [`laws`] checks all laws on cases that follow from seeds, and shrinks a case that breaks one. [`objects`] has the world of a cloud that consists of
 //! [`Objects`](crate::plan::objects::Objects).
 
 use std::{
@@ -37,12 +37,13 @@ use std::{
 
 use proptest::{
     strategy::Strategy,
-    test_runner::{Config, TestCaseError, TestError, TestRunner},
+    test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner},
 };
 
 use crate::{
     load_balancer::{ClusterView, ServiceId, ServiceView, default_name},
     plan::{Engine, Member, PartModel},
+    testkit::seeds::every_seed,
 };
 
 mod cases;
@@ -304,50 +305,50 @@ impl std::fmt::Display for Broken {
     }
 }
 
-/// The result of [`examine`]: the law and, unless none could be generated, the smallest case that breaks it.
-pub type Found<T> = (Broken, Option<Case<T>>);
+/// A runner whose random numbers follow from the seed.
+fn seeded_runner(seed: u64, config: Config) -> TestRunner {
+    let mut bytes = [0; 32];
+    for (byte, seed) in bytes.iter_mut().zip(seed.to_le_bytes()) {
+        *byte = seed;
+    }
+    TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes))
+}
 
-/// Checks all laws on `count` generated cases.
+/// Checks all laws on the case of this seed.
 ///
 /// # Errors
-/// The law that the smallest case found breaks, and that case.
-pub fn examine<L: Lawful>(model: &L, count: u32) -> Result<(), Found<L::Truth>> {
-    effective(model).map_err(|broken| (broken, None))?;
-    let mut runner = TestRunner::new(Config {
-        cases: count,
+/// The law that is broken, and the smallest case that breaks it.
+pub fn examine<L: Lawful>(model: &L, seed: u64) -> Result<(), String> {
+    let config = Config {
+        cases: 1,
         failure_persistence: None,
         ..Config::default()
-    });
-    let outcome = runner.run(&cases(model), |case| {
+    };
+    let outcome = seeded_runner(seed, config).run(&cases(model), |case| {
         check(model, &case).map_err(|broken| TestCaseError::fail(broken.to_string()))
     });
     match outcome {
         Ok(()) => Ok(()),
-        Err(TestError::Fail(reason, case)) => Err((
-            check(model, &case).err().unwrap_or(Broken {
-                law: "repeatable",
-                how: reason.to_string(),
-            }),
-            Some(case),
-        )),
-        Err(TestError::Abort(reason)) => Err((
-            Broken {
-                law: "generated",
-                how: reason.to_string(),
-            },
-            None,
-        )),
+        Err(TestError::Fail(reason, case)) => {
+            let how = check(model, &case).err().map_or_else(
+                || format!("the law `repeatable` is broken: {reason}"),
+                |broken| broken.to_string(),
+            );
+            Err(format!("case {seed}: {how}\n{case:#?}"))
+        }
+        Err(TestError::Abort(reason)) => Err(format!("case {seed} cannot be generated: {reason}")),
     }
 }
 
-/// Checks all laws on `count` generated cases.
+/// Checks all laws on the cases of the first `count` seeds, or as the variables of [`every_seed`] request.
 ///
 /// # Panics
-/// If a law is broken; the message contains the smallest case found.
-pub fn laws<L: Lawful>(model: &L, count: u32) {
-    if let Err((broken, case)) = examine(model, count) {
-        panic!("{broken}\n{case:#?}");
+/// If a law is broken; the message contains the smallest case found, and the seeds of all.
+pub fn laws<L: Lawful>(model: &L, count: u64) {
+    if let Err(broken) = effective(model) {
+        panic!("{broken}");
     }
+    every_seed(count, |seed| examine(model, seed));
 }
 
 /// The lines that only one of two pictures has, by picture.

@@ -91,6 +91,7 @@ static POLICY: Schema<Kind> = Schema {
 
 impl objects::Kind for Kind {
     type Entry = Entry;
+    type Update = &'static str;
 
     fn schema(self) -> &'static Schema<Self> {
         match self {

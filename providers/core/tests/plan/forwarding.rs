@@ -124,6 +124,7 @@ static NOTE: Schema<ForwardingKind> = Schema {
 
 impl objects::Kind for ForwardingKind {
     type Entry = NoEntry;
+    type Update = &'static str;
 
     fn schema(self) -> &'static Schema<Self> {
         match self {
@@ -167,6 +168,8 @@ pub enum StepOrder {
 #[derive(Clone, Debug, Default)]
 pub struct Forwarding {
     pub order: StepOrder,
+    /// A load balancer needs nothing of the machines.
+    pub ignores_machines: bool,
 }
 
 /// The listings.
@@ -395,6 +398,7 @@ impl PartModel for Forwarding {
     fn required_facts(&self, key: &ForwardingPart, _: &ForwardingPart) -> RequiredFacts {
         match key {
             ForwardingPart::Machines => RequiredFacts::Accepted,
+            ForwardingPart::Balancer(_) if self.ignores_machines => RequiredFacts::Nothing,
             ForwardingPart::Balancer(_) => RequiredFacts::Finished,
         }
     }

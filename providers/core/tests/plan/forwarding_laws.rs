@@ -161,10 +161,22 @@ fn a_model_with_several_steps_at_a_time_keeps_the_laws_when_passes_run_at_the_sa
     concurrent::histories(&Forwarding::default(), 200);
 }
 
+/// In the first history, a Service left a part in a pass with an older form of it, wanted a load balancer again, and left a second
+/// time. In the second, a Service without a finalizer left a shared part after it had nothing to leave for a while.
+const FOUND: [u64; 2] = [1001, 6156];
+
+#[test]
+fn histories_that_found_a_fault_keep_the_laws() {
+    for seed in FOUND {
+        concurrent::play(&Forwarding::default(), seed, None).unwrap();
+    }
+}
+
 #[test]
 fn a_step_before_those_that_it_needs_breaks_ordered() {
     let flawed = Forwarding {
         order: StepOrder::AllAtOnce,
+        ..Forwarding::default()
     };
     let mut case =
         Case::of(flawed.ground(), vec![world(vec![service(0, &[80], &[])], nodes([("n0", true)]))]);

@@ -30,38 +30,39 @@ fn a_correct_model_keeps_the_laws_when_passes_run_at_the_same_time() {
     concurrent::histories(&Toy::default(), 200);
 }
 
-/// The seed of a history in which a Service moves to another load balancer during a create in the one before. It waited there until
-/// something else changed.
-const MOVED_DURING_A_CREATE: u64 = 1039;
+/// Seeds of histories that found faults. 1267, 7274: a Service moved while a step for it was being sent in its former part. 7430: it
+/// moved during a create in its former part. 4277, 8211: it was deleted while a step for it was being sent.
+const FOUND_FAULTS: [u64; 5] = [1267, 4277, 7274, 7430, 8211];
 
 #[test]
-fn a_history_that_found_a_fault_keeps_the_laws() {
-    concurrent::play(&Toy::default(), MOVED_DURING_A_CREATE, None).unwrap();
+fn histories_that_found_faults_keep_the_laws() {
+    for seed in FOUND_FAULTS {
+        concurrent::play(&Toy::default(), seed, None).unwrap();
+    }
 }
 
-#[test]
-fn a_history_is_the_same_in_every_run() {
-    let broken = || concurrent::play(&Toy::default(), LOST_WAKE_UP, Some(Breakage::WakeUp)).unwrap_err();
-    assert_eq!(broken(), broken());
-}
+/// The first history that finds a breakage of the driver is one of so many.
+const HISTORIES_TO_FIND: u64 = 300;
 
-/// The seed of a history in which two passes over one part meet.
-const TWO_PASSES: u64 = 2;
-/// The seed of a history in which a part waits for another one.
-const LOST_WAKE_UP: u64 = 11;
-/// The seed of a history in which a Service changes during a pass that serves it.
-const CHANGE_DURING_A_PASS: u64 = 15;
+/// The first history that finds this breakage, and the law that is broken.
+fn first_found(breakage: Breakage) -> (u64, Broken) {
+    let mut broken = (0..HISTORIES_TO_FIND)
+        .filter_map(|seed| Some((seed, concurrent::play(&Toy::default(), seed, Some(breakage)).err()?)));
+    broken.next().expect("a history finds the breakage")
+}
 
 #[test]
 fn histories_find_each_breakage_of_the_driver() {
-    for (breakage, seed, law) in [
-        (Breakage::Lock, TWO_PASSES, "concurrent: complete"),
-        (Breakage::WakeUp, LOST_WAKE_UP, "concurrent: complete"),
-        (Breakage::StaleSnapshot, CHANGE_DURING_A_PASS, "concurrent: current"),
+    for (breakage, law) in [
+        (Breakage::Lock, "concurrent: complete"),
+        (Breakage::WakeUp, "concurrent: complete"),
+        (Breakage::StaleSnapshot, "concurrent: current"),
     ] {
+        let (seed, broken) = first_found(breakage);
+        assert_eq!(broken.law, law, "history {seed} finds {breakage:?}");
         concurrent::play(&Toy::default(), seed, None).unwrap();
-        let broken = concurrent::play(&Toy::default(), seed, Some(breakage)).unwrap_err();
-        assert_eq!(broken.law, law, "{breakage:?}");
+        // A history is the same in every run.
+        assert_eq!(concurrent::play(&Toy::default(), seed, Some(breakage)), Err(broken));
     }
 }
 

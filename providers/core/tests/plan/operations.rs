@@ -122,7 +122,14 @@ struct TimedStage {
 }
 
 fn stage(order: StepOrder, service: ServiceView, node_names: &[&str]) -> TimedStage {
-    let model = Forwarding { order };
+    let model = Forwarding {
+        order,
+        ignores_machines: false,
+    };
+    stage_of(model, service, node_names)
+}
+
+fn stage_of(model: Forwarding, service: ServiceView, node_names: &[&str]) -> TimedStage {
     let cloud = Arc::new(TimedCloud {
         memory: MemoryCloud::new(model.clone(), model.ground(), CloudBehavior::default()),
         calls: Mutex::default(),
@@ -285,6 +292,22 @@ async fn a_part_that_needs_the_end_of_an_earlier_one_waits_for_it() {
     assert_eq!(machines.next, [PartKey::new(BALANCER)], "it can run now");
     let report = stage.run_to_end(BALANCER).await;
     assert!(report.members[0].finished, "{report:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_part_that_needs_nothing_of_an_earlier_one_is_created_beside_it() {
+    let model = Forwarding {
+        order: StepOrder::References,
+        ignores_machines: true,
+    };
+    let stage = stage_of(model, service(0, &[80], &[]), &["n0"]);
+    let machines = stage.run("machines").await;
+    assert!(matches!(machines.state, PartState::Parked { .. }), "{machines:?}");
+    let balancer = stage.run_to_end(BALANCER).await;
+    assert!(matches!(balancer.members[0].state, MemberState::Served), "{balancer:?}");
+    assert!(!balancer.members[0].finished, "the machines are not ready");
+    let machines = stage.run_to_end("machines").await;
+    assert!(machines.members[0].finished, "{machines:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,6 +1,9 @@
 //! The objects of load balancers. They are JSON values with the fields of the API, since most of these are passed through unchanged.
+//!
+//! Each change has the ID of its request. The service carries out only one request with an ID, and answers all of them with its
+//! operation.
 
-use ccm_core::{Error, ErrorKind, RequestOutcome, Result, client::Page, error::report};
+use ccm_core::{Error, ErrorKind, RequestOutcome, Result, client::Page, error::report, plan::RequestId};
 use google_cloud_compute_v1::model;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -104,8 +107,13 @@ impl Client {
         match place.collection {
             Collection::Addresses => {
                 let page = self.call(Op::AddressList, Place::Region(region), |sdk| {
-                    let request = sdk.addresses.list().set_project(project).set_region(region);
-                    let request = request.set_max_results(PAGE).set_or_clear_page_token(token.clone());
+                    let request = sdk
+                        .addresses
+                        .list()
+                        .set_project(project)
+                        .set_region(region)
+                        .set_max_results(PAGE)
+                        .set_or_clear_page_token(token.clone());
                     sdk.prepared(request).send()
                 });
                 let page = page.await?;
@@ -113,8 +121,13 @@ impl Client {
             }
             Collection::ForwardingRules => {
                 let page = self.call(Op::ForwardingRuleList, Place::Region(region), |sdk| {
-                    let request = sdk.forwarding_rules.list().set_project(project).set_region(region);
-                    let request = request.set_max_results(PAGE).set_or_clear_page_token(token.clone());
+                    let request = sdk
+                        .forwarding_rules
+                        .list()
+                        .set_project(project)
+                        .set_region(region)
+                        .set_max_results(PAGE)
+                        .set_or_clear_page_token(token.clone());
                     sdk.prepared(request).send()
                 });
                 let page = page.await?;
@@ -122,8 +135,13 @@ impl Client {
             }
             Collection::TargetPools => {
                 let page = self.call(Op::TargetPoolList, Place::Region(region), |sdk| {
-                    let request = sdk.target_pools.list().set_project(project).set_region(region);
-                    let request = request.set_max_results(PAGE).set_or_clear_page_token(token.clone());
+                    let request = sdk
+                        .target_pools
+                        .list()
+                        .set_project(project)
+                        .set_region(region)
+                        .set_max_results(PAGE)
+                        .set_or_clear_page_token(token.clone());
                     sdk.prepared(request).send()
                 });
                 let page = page.await?;
@@ -131,8 +149,13 @@ impl Client {
             }
             Collection::BackendServices => {
                 let page = self.call(Op::BackendServiceList, Place::Region(region), |sdk| {
-                    let request = sdk.backend_services.list().set_project(project).set_region(region);
-                    let request = request.set_max_results(PAGE).set_or_clear_page_token(token.clone());
+                    let request = sdk
+                        .backend_services
+                        .list()
+                        .set_project(project)
+                        .set_region(region)
+                        .set_max_results(PAGE)
+                        .set_or_clear_page_token(token.clone());
                     sdk.prepared(request).send()
                 });
                 let page = page.await?;
@@ -140,8 +163,12 @@ impl Client {
             }
             Collection::HttpHealthChecks => {
                 let page = self.call(Op::HttpHealthCheckList, Place::Global, |sdk| {
-                    let request = sdk.http_health_checks.list().set_project(project);
-                    let request = request.set_max_results(PAGE).set_or_clear_page_token(token.clone());
+                    let request = sdk
+                        .http_health_checks
+                        .list()
+                        .set_project(project)
+                        .set_max_results(PAGE)
+                        .set_or_clear_page_token(token.clone());
                     sdk.prepared(request).send()
                 });
                 let page = page.await?;
@@ -149,8 +176,12 @@ impl Client {
             }
             Collection::HealthChecks => {
                 let page = self.call(Op::HealthCheckList, Place::Global, |sdk| {
-                    let request = sdk.health_checks.list().set_project(project);
-                    let request = request.set_max_results(PAGE).set_or_clear_page_token(token.clone());
+                    let request = sdk
+                        .health_checks
+                        .list()
+                        .set_project(project)
+                        .set_max_results(PAGE)
+                        .set_or_clear_page_token(token.clone());
                     sdk.prepared(request).send()
                 });
                 let page = page.await?;
@@ -158,8 +189,12 @@ impl Client {
             }
             Collection::Firewalls => {
                 let page = self.call(Op::FirewallList, Place::Global, |sdk| {
-                    let request = sdk.firewalls.list().set_project(project);
-                    let request = request.set_max_results(PAGE).set_or_clear_page_token(token.clone());
+                    let request = sdk
+                        .firewalls
+                        .list()
+                        .set_project(project)
+                        .set_max_results(PAGE)
+                        .set_or_clear_page_token(token.clone());
                     sdk.prepared(request).send()
                 });
                 let page = page.await?;
@@ -167,8 +202,13 @@ impl Client {
             }
             Collection::InstanceGroups => {
                 let page = self.call(Op::InstanceGroupList, Place::Zone(zone), |sdk| {
-                    let request = sdk.instance_groups.list().set_project(project).set_zone(zone);
-                    let request = request.set_max_results(PAGE).set_or_clear_page_token(token.clone());
+                    let request = sdk
+                        .instance_groups
+                        .list()
+                        .set_project(project)
+                        .set_zone(zone)
+                        .set_max_results(PAGE)
+                        .set_or_clear_page_token(token.clone());
                     sdk.prepared(request).send()
                 });
                 let page = page.await?;
@@ -217,20 +257,21 @@ impl Client {
         &self,
         place: ObjectPlace<'_>,
         body: Value,
+        id: &RequestId,
     ) -> Result<ComputeOperation> {
+        let id = id.as_str();
         let ObjectPlace {
             project,
             region,
             zone,
             ..
         } = place;
-        let id = super::request_id();
         let operation = match place.collection {
             Collection::Addresses => {
                 let body: model::Address = typed(body)?;
                 let sent = self.call(Op::AddressInsert, Place::Region(region), |sdk| {
                     let request = sdk.addresses.insert().set_project(project).set_region(region);
-                    sdk.prepared(request.set_body(body.clone()).set_request_id(&id)).send()
+                    sdk.prepared(request.set_body(body.clone()).set_request_id(id)).send()
                 });
                 sent.await?
             }
@@ -238,7 +279,7 @@ impl Client {
                 let body: model::ForwardingRule = typed(body)?;
                 let sent = self.call(Op::ForwardingRuleInsert, Place::Region(region), |sdk| {
                     let request = sdk.forwarding_rules.insert().set_project(project).set_region(region);
-                    sdk.prepared(request.set_body(body.clone()).set_request_id(&id)).send()
+                    sdk.prepared(request.set_body(body.clone()).set_request_id(id)).send()
                 });
                 sent.await?
             }
@@ -246,7 +287,7 @@ impl Client {
                 let body: model::TargetPool = typed(body)?;
                 let sent = self.call(Op::TargetPoolInsert, Place::Region(region), |sdk| {
                     let request = sdk.target_pools.insert().set_project(project).set_region(region);
-                    sdk.prepared(request.set_body(body.clone()).set_request_id(&id)).send()
+                    sdk.prepared(request.set_body(body.clone()).set_request_id(id)).send()
                 });
                 sent.await?
             }
@@ -254,7 +295,7 @@ impl Client {
                 let body: model::BackendService = typed(body)?;
                 let sent = self.call(Op::BackendServiceInsert, Place::Region(region), |sdk| {
                     let request = sdk.backend_services.insert().set_project(project).set_region(region);
-                    sdk.prepared(request.set_body(body.clone()).set_request_id(&id)).send()
+                    sdk.prepared(request.set_body(body.clone()).set_request_id(id)).send()
                 });
                 sent.await?
             }
@@ -262,7 +303,7 @@ impl Client {
                 let body: model::HttpHealthCheck = typed(body)?;
                 let sent = self.call(Op::HttpHealthCheckInsert, Place::Global, |sdk| {
                     let request = sdk.http_health_checks.insert().set_project(project);
-                    sdk.prepared(request.set_body(body.clone()).set_request_id(&id)).send()
+                    sdk.prepared(request.set_body(body.clone()).set_request_id(id)).send()
                 });
                 sent.await?
             }
@@ -270,7 +311,7 @@ impl Client {
                 let body: model::HealthCheck = typed(body)?;
                 let sent = self.call(Op::HealthCheckInsert, Place::Global, |sdk| {
                     let request = sdk.health_checks.insert().set_project(project);
-                    sdk.prepared(request.set_body(body.clone()).set_request_id(&id)).send()
+                    sdk.prepared(request.set_body(body.clone()).set_request_id(id)).send()
                 });
                 sent.await?
             }
@@ -278,7 +319,7 @@ impl Client {
                 let body: model::Firewall = typed(body)?;
                 let sent = self.call(Op::FirewallInsert, Place::Global, |sdk| {
                     let request = sdk.firewalls.insert().set_project(project);
-                    sdk.prepared(request.set_body(body.clone()).set_request_id(&id)).send()
+                    sdk.prepared(request.set_body(body.clone()).set_request_id(id)).send()
                 });
                 sent.await?
             }
@@ -286,7 +327,7 @@ impl Client {
                 let body: model::InstanceGroup = typed(body)?;
                 let sent = self.call(Op::InstanceGroupInsert, Place::Zone(zone), |sdk| {
                     let request = sdk.instance_groups.insert().set_project(project).set_zone(zone);
-                    sdk.prepared(request.set_body(body.clone()).set_request_id(&id)).send()
+                    sdk.prepared(request.set_body(body.clone()).set_request_id(id)).send()
                 });
                 sent.await?
             }
@@ -300,52 +341,71 @@ impl Client {
         place: ObjectPlace<'_>,
         name: &str,
         body: Value,
+        id: &RequestId,
     ) -> Result<ComputeOperation> {
+        let id = id.as_str();
         let ObjectPlace { project, region, .. } = place;
-        let id = super::request_id();
         let operation = match place.collection {
             Collection::ForwardingRules => {
                 let body: model::ForwardingRule = typed(body)?;
                 let sent = self.call(Op::ForwardingRulePatch, Place::Region(region), |sdk| {
-                    let request = sdk.forwarding_rules.patch().set_project(project).set_region(region);
-                    let request = request.set_forwarding_rule(name).set_body(body.clone());
-                    sdk.prepared(request.set_request_id(&id)).send()
+                    let request = sdk
+                        .forwarding_rules
+                        .patch()
+                        .set_project(project)
+                        .set_region(region)
+                        .set_forwarding_rule(name)
+                        .set_body(body.clone());
+                    sdk.prepared(request.set_request_id(id)).send()
                 });
                 sent.await?
             }
             Collection::BackendServices => {
                 let body: model::BackendService = typed(body)?;
                 let sent = self.call(Op::BackendServicePatch, Place::Region(region), |sdk| {
-                    let request = sdk.backend_services.patch().set_project(project).set_region(region);
-                    let request = request.set_backend_service(name).set_body(body.clone());
-                    sdk.prepared(request.set_request_id(&id)).send()
+                    let request = sdk
+                        .backend_services
+                        .patch()
+                        .set_project(project)
+                        .set_region(region)
+                        .set_backend_service(name)
+                        .set_body(body.clone());
+                    sdk.prepared(request.set_request_id(id)).send()
                 });
                 sent.await?
             }
             Collection::HttpHealthChecks => {
                 let body: model::HttpHealthCheck = typed(body)?;
                 let sent = self.call(Op::HttpHealthCheckPatch, Place::Global, |sdk| {
-                    let request = sdk.http_health_checks.patch().set_project(project);
-                    let request = request.set_http_health_check(name).set_body(body.clone());
-                    sdk.prepared(request.set_request_id(&id)).send()
+                    let request = sdk
+                        .http_health_checks
+                        .patch()
+                        .set_project(project)
+                        .set_http_health_check(name)
+                        .set_body(body.clone());
+                    sdk.prepared(request.set_request_id(id)).send()
                 });
                 sent.await?
             }
             Collection::HealthChecks => {
                 let body: model::HealthCheck = typed(body)?;
                 let sent = self.call(Op::HealthCheckPatch, Place::Global, |sdk| {
-                    let request = sdk.health_checks.patch().set_project(project);
-                    let request = request.set_health_check(name).set_body(body.clone());
-                    sdk.prepared(request.set_request_id(&id)).send()
+                    let request = sdk
+                        .health_checks
+                        .patch()
+                        .set_project(project)
+                        .set_health_check(name)
+                        .set_body(body.clone());
+                    sdk.prepared(request.set_request_id(id)).send()
                 });
                 sent.await?
             }
             Collection::Firewalls => {
                 let body: model::Firewall = typed(body)?;
                 let sent = self.call(Op::FirewallPatch, Place::Global, |sdk| {
-                    let request = sdk.firewalls.patch().set_project(project);
-                    let request = request.set_firewall(name).set_body(body.clone());
-                    sdk.prepared(request.set_request_id(&id)).send()
+                    let request =
+                        sdk.firewalls.patch().set_project(project).set_firewall(name).set_body(body.clone());
+                    sdk.prepared(request.set_request_id(id)).send()
                 });
                 sent.await?
             }
@@ -360,80 +420,86 @@ impl Client {
         project: &str,
         name: &str,
         body: Value,
+        id: &RequestId,
     ) -> Result<ComputeOperation> {
-        let id = super::request_id();
+        let id = id.as_str();
         let body: model::Firewall = typed(body)?;
         let sent = self.call(Op::FirewallUpdate, Place::Global, |sdk| {
-            let request = sdk.firewalls.update().set_project(project);
-            let request = request.set_firewall(name).set_body(body.clone());
-            sdk.prepared(request.set_request_id(&id)).send()
+            let request =
+                sdk.firewalls.update().set_project(project).set_firewall(name).set_body(body.clone());
+            sdk.prepared(request.set_request_id(id)).send()
         });
         ComputeOperation::from(sent.await?).accepted()
     }
 
     /// Deletes an object.
-    pub(crate) async fn delete_object(&self, place: ObjectPlace<'_>, name: &str) -> Result<ComputeOperation> {
+    pub(crate) async fn delete_object(
+        &self,
+        place: ObjectPlace<'_>,
+        name: &str,
+        id: &RequestId,
+    ) -> Result<ComputeOperation> {
+        let id = id.as_str();
         let ObjectPlace {
             project,
             region,
             zone,
             ..
         } = place;
-        let id = super::request_id();
         let operation = match place.collection {
             Collection::Addresses => {
                 let sent = self.call(Op::AddressDelete, Place::Region(region), |sdk| {
                     let request = sdk.addresses.delete().set_project(project).set_region(region);
-                    sdk.prepared(request.set_address(name).set_request_id(&id)).send()
+                    sdk.prepared(request.set_address(name).set_request_id(id)).send()
                 });
                 sent.await?
             }
             Collection::ForwardingRules => {
                 let sent = self.call(Op::ForwardingRuleDelete, Place::Region(region), |sdk| {
                     let request = sdk.forwarding_rules.delete().set_project(project).set_region(region);
-                    sdk.prepared(request.set_forwarding_rule(name).set_request_id(&id)).send()
+                    sdk.prepared(request.set_forwarding_rule(name).set_request_id(id)).send()
                 });
                 sent.await?
             }
             Collection::TargetPools => {
                 let sent = self.call(Op::TargetPoolDelete, Place::Region(region), |sdk| {
                     let request = sdk.target_pools.delete().set_project(project).set_region(region);
-                    sdk.prepared(request.set_target_pool(name).set_request_id(&id)).send()
+                    sdk.prepared(request.set_target_pool(name).set_request_id(id)).send()
                 });
                 sent.await?
             }
             Collection::BackendServices => {
                 let sent = self.call(Op::BackendServiceDelete, Place::Region(region), |sdk| {
                     let request = sdk.backend_services.delete().set_project(project).set_region(region);
-                    sdk.prepared(request.set_backend_service(name).set_request_id(&id)).send()
+                    sdk.prepared(request.set_backend_service(name).set_request_id(id)).send()
                 });
                 sent.await?
             }
             Collection::HttpHealthChecks => {
                 let sent = self.call(Op::HttpHealthCheckDelete, Place::Global, |sdk| {
                     let request = sdk.http_health_checks.delete().set_project(project);
-                    sdk.prepared(request.set_http_health_check(name).set_request_id(&id)).send()
+                    sdk.prepared(request.set_http_health_check(name).set_request_id(id)).send()
                 });
                 sent.await?
             }
             Collection::HealthChecks => {
                 let sent = self.call(Op::HealthCheckDelete, Place::Global, |sdk| {
                     let request = sdk.health_checks.delete().set_project(project);
-                    sdk.prepared(request.set_health_check(name).set_request_id(&id)).send()
+                    sdk.prepared(request.set_health_check(name).set_request_id(id)).send()
                 });
                 sent.await?
             }
             Collection::Firewalls => {
                 let sent = self.call(Op::FirewallDelete, Place::Global, |sdk| {
                     let request = sdk.firewalls.delete().set_project(project);
-                    sdk.prepared(request.set_firewall(name).set_request_id(&id)).send()
+                    sdk.prepared(request.set_firewall(name).set_request_id(id)).send()
                 });
                 sent.await?
             }
             Collection::InstanceGroups => {
                 let sent = self.call(Op::InstanceGroupDelete, Place::Zone(zone), |sdk| {
                     let request = sdk.instance_groups.delete().set_project(project).set_zone(zone);
-                    sdk.prepared(request.set_instance_group(name).set_request_id(&id)).send()
+                    sdk.prepared(request.set_instance_group(name).set_request_id(id)).send()
                 });
                 sent.await?
             }
@@ -445,11 +511,17 @@ impl Client {
     pub(crate) async fn group_members(&self, place: ObjectPlace<'_>, name: &str) -> Result<Vec<String>> {
         let (project, zone) = (place.project, place.zone);
         let body: model::InstanceGroupsListInstancesRequest = typed(json!({"instanceState": "ALL"}))?;
-        let fetch = async |token: Option<String>| {
+        let items = ccm_core::client::collect(async |token: Option<String>| {
             let page = self.call(Op::InstanceGroupListInstances, Place::Zone(zone), |sdk| {
-                let request = sdk.instance_groups.list_instances().set_project(project).set_zone(zone);
-                let request = request.set_instance_group(name).set_body(body.clone());
-                let request = request.set_max_results(PAGE).set_or_clear_page_token(token.clone());
+                let request = sdk
+                    .instance_groups
+                    .list_instances()
+                    .set_project(project)
+                    .set_zone(zone)
+                    .set_instance_group(name)
+                    .set_body(body.clone())
+                    .set_max_results(PAGE)
+                    .set_or_clear_page_token(token.clone());
                 sdk.prepared(request).send()
             });
             let page = page.await?;
@@ -457,8 +529,8 @@ impl Client {
                 items: page.items.into_iter().filter_map(|item| item.instance).collect(),
                 next: page.next_page_token,
             })
-        };
-        ccm_core::client::collect(fetch).await
+        });
+        items.await
     }
 
     /// Adds instances to a target pool or an instance group, by their resource paths.
@@ -467,29 +539,40 @@ impl Client {
         place: ObjectPlace<'_>,
         name: &str,
         instances: &[String],
+        id: &RequestId,
     ) -> Result<ComputeOperation> {
+        let id = id.as_str();
         let ObjectPlace {
             project,
             region,
             zone,
             ..
         } = place;
-        let id = super::request_id();
-        let body = references(instances);
+        let entries = references(instances);
         let operation = if place.collection == Collection::InstanceGroups {
-            let body: model::InstanceGroupsAddInstancesRequest = typed(body)?;
+            let body: model::InstanceGroupsAddInstancesRequest = typed(entries)?;
             let sent = self.call(Op::InstanceGroupAdd, Place::Zone(zone), |sdk| {
-                let request = sdk.instance_groups.add_instances().set_project(project).set_zone(zone);
-                let request = request.set_instance_group(name).set_body(body.clone());
-                sdk.prepared(request.set_request_id(&id)).send()
+                let request = sdk
+                    .instance_groups
+                    .add_instances()
+                    .set_project(project)
+                    .set_zone(zone)
+                    .set_instance_group(name)
+                    .set_body(body.clone());
+                sdk.prepared(request.set_request_id(id)).send()
             });
             sent.await?
         } else {
-            let body: model::TargetPoolsAddInstanceRequest = typed(body)?;
+            let body: model::TargetPoolsAddInstanceRequest = typed(entries)?;
             let sent = self.call(Op::TargetPoolAdd, Place::Region(region), |sdk| {
-                let request = sdk.target_pools.add_instance().set_project(project).set_region(region);
-                let request = request.set_target_pool(name).set_body(body.clone());
-                sdk.prepared(request.set_request_id(&id)).send()
+                let request = sdk
+                    .target_pools
+                    .add_instance()
+                    .set_project(project)
+                    .set_region(region)
+                    .set_target_pool(name)
+                    .set_body(body.clone());
+                sdk.prepared(request.set_request_id(id)).send()
             });
             sent.await?
         };
@@ -502,29 +585,40 @@ impl Client {
         place: ObjectPlace<'_>,
         name: &str,
         instances: &[String],
+        id: &RequestId,
     ) -> Result<ComputeOperation> {
+        let id = id.as_str();
         let ObjectPlace {
             project,
             region,
             zone,
             ..
         } = place;
-        let id = super::request_id();
-        let body = references(instances);
+        let entries = references(instances);
         let operation = if place.collection == Collection::InstanceGroups {
-            let body: model::InstanceGroupsRemoveInstancesRequest = typed(body)?;
+            let body: model::InstanceGroupsRemoveInstancesRequest = typed(entries)?;
             let sent = self.call(Op::InstanceGroupRemove, Place::Zone(zone), |sdk| {
-                let request = sdk.instance_groups.remove_instances().set_project(project).set_zone(zone);
-                let request = request.set_instance_group(name).set_body(body.clone());
-                sdk.prepared(request.set_request_id(&id)).send()
+                let request = sdk
+                    .instance_groups
+                    .remove_instances()
+                    .set_project(project)
+                    .set_zone(zone)
+                    .set_instance_group(name)
+                    .set_body(body.clone());
+                sdk.prepared(request.set_request_id(id)).send()
             });
             sent.await?
         } else {
-            let body: model::TargetPoolsRemoveInstanceRequest = typed(body)?;
+            let body: model::TargetPoolsRemoveInstanceRequest = typed(entries)?;
             let sent = self.call(Op::TargetPoolRemove, Place::Region(region), |sdk| {
-                let request = sdk.target_pools.remove_instance().set_project(project).set_region(region);
-                let request = request.set_target_pool(name).set_body(body.clone());
-                sdk.prepared(request.set_request_id(&id)).send()
+                let request = sdk
+                    .target_pools
+                    .remove_instance()
+                    .set_project(project)
+                    .set_region(region)
+                    .set_target_pool(name)
+                    .set_body(body.clone());
+                sdk.prepared(request.set_request_id(id)).send()
             });
             sent.await?
         };

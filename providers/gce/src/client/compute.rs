@@ -158,7 +158,7 @@ impl Client {
 
     /// The zones of all regions.
     pub(crate) async fn zones(&self, project: &str) -> Result<Vec<Zone>> {
-        let fetch = async |token: Option<String>| {
+        let items = ccm_core::client::collect(async |token: Option<String>| {
             let page = self.call(Op::ZoneList, Place::Global, |sdk| {
                 let request = sdk.zones.list().set_project(project).set_max_results(PAGE);
                 sdk.prepared(request.set_or_clear_page_token(token.clone())).send()
@@ -172,8 +172,8 @@ impl Client {
                 items: zones.collect(),
                 next: page.next_page_token,
             })
-        };
-        ccm_core::client::collect(fetch).await
+        });
+        items.await
     }
 
     /// A network; `None` if it does not exist.
@@ -201,10 +201,15 @@ impl Client {
 
     /// The subnetworks of a region.
     pub(crate) async fn subnetworks(&self, project: &str, region: &str) -> Result<Vec<Subnetwork>> {
-        let fetch = async |token: Option<String>| {
+        let items = ccm_core::client::collect(async |token: Option<String>| {
             let page = self.call(Op::SubnetworkList, Place::Region(region), |sdk| {
-                let request = sdk.subnetworks.list().set_project(project).set_region(region);
-                let request = request.set_max_results(PAGE).set_or_clear_page_token(token.clone());
+                let request = sdk
+                    .subnetworks
+                    .list()
+                    .set_project(project)
+                    .set_region(region)
+                    .set_max_results(PAGE)
+                    .set_or_clear_page_token(token.clone());
                 sdk.prepared(request).send()
             });
             let page = page.await?;
@@ -212,8 +217,8 @@ impl Client {
                 items: page.items.into_iter().map(Subnetwork::of).collect(),
                 next: page.next_page_token,
             })
-        };
-        ccm_core::client::collect(fetch).await
+        });
+        items.await
     }
 
     /// An instance. `None` only if the API reports that the instance does not exist, and not its project or zone.
@@ -237,8 +242,13 @@ impl Client {
         token: Option<String>,
     ) -> Result<Page<Instance, String>> {
         let page = self.call(Op::InstanceList, Place::Zone(zone), |sdk| {
-            let request = sdk.instances.list().set_project(project).set_zone(zone);
-            let request = request.set_max_results(PAGE).set_or_clear_page_token(token.clone());
+            let request = sdk
+                .instances
+                .list()
+                .set_project(project)
+                .set_zone(zone)
+                .set_max_results(PAGE)
+                .set_or_clear_page_token(token.clone());
             sdk.prepared(request).send()
         });
         let page = page.await?;
@@ -246,11 +256,6 @@ impl Client {
             items: page.items.into_iter().map(|instance| Instance::of(project, instance)).collect(),
             next: page.next_page_token,
         })
-    }
-
-    /// The instances of a zone.
-    pub(crate) async fn instances_of_zone(&self, project: &str, zone: &str) -> Result<Vec<Instance>> {
-        ccm_core::client::collect(async |token| self.instance_page(project, zone, token).await).await
     }
 
     /// The routes of a project.

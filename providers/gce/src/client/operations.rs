@@ -30,12 +30,16 @@ use crate::error::Refusal;
 /// The wait before the first read of an operation, and later ones.
 const FIRST_POLL: Duration = Duration::from_millis(500);
 const POLL: Duration = Duration::from_secs(2);
-/// As many open operations of a scope are read by a listing.
+/// As many open operations of a scope are read by a listing, if each is awaited by itself.
 const LISTED_FROM: usize = 4;
+/// The same of the operations of load balancers, whose first reads come at the same time.
+const LISTED_TOGETHER: usize = 2;
 /// The age of a listing that is read again.
 const LISTING_AGE: Duration = Duration::from_secs(1);
-/// The operations of a listing, the latest first. Others are read one by one.
-const LISTED: u32 = 500;
+/// The operations of a listing, the latest first: so many for each open one, within these limits. Others are read one by one.
+const LISTED_PER_OPEN: usize = 10;
+const LISTED_LEAST: usize = 50;
+const LISTED_MOST: usize = 500;
 /// How long the service may hold an answer to `wait` (2 minutes), and some more.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(130);
 /// The longest that an operation is awaited. It may end later.
@@ -150,6 +154,13 @@ impl Drop for OpenGuard {
     }
 }
 
+/// The error of an operation that ended with a failure. Its change was not carried out, whatever the reason: with the same request ID, it
+/// would have the same operation again.
+fn failed(failure: Refusal, operation: String) -> Error {
+    let error = failure.into_error().with_outcome(RequestOutcome::NotDone);
+    error.with_context("operation", operation)
+}
+
 /// How an operation ended.
 #[derive(Debug)]
 pub(crate) enum EndedOperation {
@@ -173,7 +184,7 @@ impl ComputeOperation {
     /// The error with which it ended.
     pub(super) fn accepted(self) -> Result<Self> {
         match self.failure {
-            Some(failure) => Err(failure.into_error().with_context("operation", self.name)),
+            Some(failure) => Err(failed(failure, self.name)),
             None => Ok(self),
         }
     }
@@ -202,24 +213,19 @@ impl Client {
     pub(crate) async fn has_ended(&self, awaited: &AwaitedOperation) -> Result<EndedOperation> {
         let AwaitedOperation { name, guard } = awaited;
         let operations = &guard.operations;
-        let mut known = None;
-        if operations.count(&guard.key) >= LISTED_FROM {
-            let (client, key) = (self.clone(), guard.key.clone());
-            let load = || async move { client.list_operations(&key.0, &key.1).await };
-            let freshness = Freshness::AtMost(LISTING_AGE);
-            let listed = operations.listings.get(guard.key.clone(), freshness, self.priority, load).await?;
-            known = listed.get(name).cloned();
-        }
-        let operation = match known {
+        let listed = if operations.count(&guard.key) >= LISTED_TOGETHER {
+            self.listed_operation(guard, name).await?
+        } else {
+            None
+        };
+        let operation = match listed {
             Some(operation) => operation,
             None => self.get_operation(&guard.key.0, &guard.key.1, name).await?,
         };
         Ok(match (operation.is_done, operation.failure) {
             (false, _) => EndedOperation::NotYet,
             (true, None) => EndedOperation::Done,
-            (true, Some(failure)) => {
-                EndedOperation::Failed(failure.into_error().with_context("operation", name.clone()))
-            }
+            (true, Some(failure)) => EndedOperation::Failed(failed(failure, name.clone())),
         })
     }
 
@@ -243,7 +249,7 @@ impl Client {
         }
         match last.failure {
             None => Ok(()),
-            Some(failure) => Err(failure.into_error().with_context("operation", name)),
+            Some(failure) => Err(failed(failure, name)),
         }
     }
 
@@ -255,16 +261,24 @@ impl Client {
         }
         let pause = if elapsed < FIRST_POLL { FIRST_POLL } else { POLL };
         sleep(pause).await;
-        if operations.count(&guard.key) >= LISTED_FROM {
-            let (client, key) = (self.clone(), guard.key.clone());
-            let load = || async move { client.list_operations(&key.0, &key.1).await };
-            let freshness = Freshness::AtMost(LISTING_AGE);
-            let listed = operations.listings.get(guard.key.clone(), freshness, self.priority, load).await?;
-            if let Some(operation) = listed.get(name) {
-                return Ok(operation.clone());
-            }
+        if operations.count(&guard.key) >= LISTED_FROM
+            && let Some(operation) = self.listed_operation(guard, name).await?
+        {
+            return Ok(operation);
         }
         self.get_operation(project, scope, name).await
+    }
+
+    /// An operation in a listing that those who wait for others share; `None`: it is not among the latest ones.
+    async fn listed_operation(&self, guard: &OpenGuard, name: &str) -> Result<Option<ComputeOperation>> {
+        let OpenGuard { operations, key } = guard;
+        let most = (LISTED_PER_OPEN * operations.count(key)).clamp(LISTED_LEAST, LISTED_MOST);
+        let (client, scope) = (self.clone(), key.clone());
+        let freshness = Freshness::AtMost(LISTING_AGE);
+        let listed = operations.listings.get(key.clone(), freshness, self.priority, || async move {
+            client.list_operations(&scope.0, &scope.1, most).await
+        });
+        Ok(listed.await?.get(name).cloned())
     }
 
     async fn wait_global(&self, project: &str, name: &str) -> Result<ComputeOperation> {
@@ -313,27 +327,29 @@ impl Client {
         &self,
         project: &str,
         scope: &Scope,
+        most: usize,
     ) -> Result<HashMap<String, ComputeOperation>> {
         const LATEST_FIRST: &str = "creationTimestamp desc";
+        let most = u32::try_from(most).unwrap_or(u32::MAX);
         let list = match scope {
             Scope::Global => {
                 self.call(Op::OperationList, Place::Global, |sdk| {
                     let request = sdk.global_operations.list().set_project(project);
-                    sdk.prepared(request.set_max_results(LISTED).set_order_by(LATEST_FIRST)).send()
+                    sdk.prepared(request.set_max_results(most).set_order_by(LATEST_FIRST)).send()
                 })
                 .await?
             }
             Scope::Region(region) => {
                 self.call(Op::OperationList, Place::Region(region), |sdk| {
                     let request = sdk.region_operations.list().set_project(project).set_region(region);
-                    sdk.prepared(request.set_max_results(LISTED).set_order_by(LATEST_FIRST)).send()
+                    sdk.prepared(request.set_max_results(most).set_order_by(LATEST_FIRST)).send()
                 })
                 .await?
             }
             Scope::Zone(zone) => {
                 self.call(Op::OperationList, Place::Zone(zone), |sdk| {
                     let request = sdk.zone_operations.list().set_project(project).set_zone(zone);
-                    sdk.prepared(request.set_max_results(LISTED).set_order_by(LATEST_FIRST)).send()
+                    sdk.prepared(request.set_max_results(most).set_order_by(LATEST_FIRST)).send()
                 })
                 .await?
             }

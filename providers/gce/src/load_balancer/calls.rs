@@ -1,4 +1,4 @@
-//! The calls of the plan: reads of parts, and changes one after the other.
+//! The calls of the plan: reads of parts, and changes, of which several may be sent at the same time.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -14,26 +14,28 @@ use ccm_core::{
     load_balancer::{ClusterView, ReadOptions},
     plan::objects::{self, Action, Attributes, ObjectCalls},
     plan::{
-        CredentialsCheck, GatheredInputs, PartCloud, ScopeCheck, SendOptions, SendOutcome, Wait,
+        CredentialsCheck, GatheredInputs, PartCloud, RequestId, ScopeCheck, SendOptions, SendOutcome, Wait,
         WriteConflict,
     },
 };
-use futures_util::future::try_join_all;
+use futures_util::future::{join_all, try_join_all};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{
     desired::{is_known, with_reserved_address},
+    directory::{BalancerDirectory, part_of},
     fields,
     firewalls::DeniedFirewall,
     json,
     kinds::{INSTANCES, InstanceEntry, Object, ObjectChange, ObjectKind, Objects, PartKey},
-    members::InstanceIndex,
-    model::{BalancerDirectory, ChangeReply, Model, PartInputs, PartMember, part_of},
+    members::{self, InstanceIndex, ZoneInstances},
+    model::{ChangeReply, Model, PartInputs, PartMember},
     names,
     settings::BalancerSettings,
-    spec::Scheme,
+    silent::SilentZones,
+    spec::{self, Scheme},
 };
 use crate::{
     Nodes,
@@ -41,14 +43,19 @@ use crate::{
     config::NameOrPath,
 };
 
-/// The first read of an operation, and the time between two.
-const FIRST_POLL: Duration = Duration::from_millis(500);
+/// The first read of an operation after its change was sent, and the time between two reads, which grows by a share of the time that the
+/// operation has taken. The shortest operations take about a second.
+const FIRST_POLL: Duration = Duration::from_millis(1100);
 const POLL: Duration = Duration::from_secs(1);
+const POLL_GROWTH: f64 = 0.15;
+/// The wait until the engine reads a part again after a change of a firewall rule that the credentials do not allow.
+const DENIED: Duration = Duration::from_secs(1);
 /// An operation that takes longer is given up. It may still end.
 const DEADLINE: Duration = Duration::from_secs(600);
-/// The listing of instances is read again after this.
+/// The listing of the instances of a zone is read again after this.
 const INSTANCES_AGE: Duration = Duration::from_secs(600);
-/// The listing of instances is read again after this if a node is not in it, and at once for a node that was not looked for yet.
+/// The listing of the instances of a zone is read again after this if a node is not in it, and at once for a node that was not looked for
+/// yet.
 const UNLISTED_AGE: Duration = Duration::from_secs(60);
 /// The subnetworks are read again after this.
 const SUBNETWORK_AGE: Duration = Duration::from_secs(3600);
@@ -64,7 +71,8 @@ const RECENT: Duration = Duration::from_secs(30);
 /// The state between calls.
 #[derive(Debug, Default)]
 struct CallState {
-    /// Parts from the last read, with the changes since then, and the time when the read began.
+    /// Parts from the last read, with the changes since then, and the time when the read began. Several changes of a part may be sent at
+    /// the same time.
     parts: HashMap<PartKey, (Instant, Objects)>,
     /// The names of load balancers that this process has read.
     balancers: BTreeSet<String>,
@@ -74,15 +82,18 @@ struct CallState {
     kept: HashMap<String, (Instant, String)>,
     /// The nodes without an instance in the last listing that was read for such nodes.
     unlisted: Option<(Instant, BTreeSet<String>)>,
-    /// The last directory, and the listing that it was built from.
-    directory: Option<(Arc<Listing<Object>>, Arc<BalancerDirectory>)>,
+    /// The last directory, and the listings that it was built from.
+    directory: Option<(ObjectListings, Arc<BalancerDirectory>)>,
 }
 
 /// The subnetwork of the cluster.
 #[derive(Debug, Default)]
 struct Subnetwork {
     path: String,
+    /// Why there is none.
     problem: String,
+    /// The network is one without subnetworks.
+    is_legacy: bool,
 }
 
 /// The calls.
@@ -93,8 +104,12 @@ pub(crate) struct BalancerCalls {
     /// The subnetwork in the config.
     subnetwork: Option<NameOrPath>,
     credentials: CredentialsCheck,
-    objects: IndexedCache<Object>,
-    instances: Cache<(), InstanceIndex>,
+    objects: Listings,
+    /// By zone.
+    instances: Cache<String, ZoneInstances>,
+    /// Zones whose instances, and whose instance groups, could not be read.
+    silent_instances: SilentZones,
+    silent_groups: SilentZones,
     subnetworks: Cache<(), Subnetwork>,
     state: Mutex<CallState>,
 }
@@ -105,37 +120,144 @@ impl fmt::Debug for BalancerCalls {
     }
 }
 
-/// The operations of a change, and what it deletes.
+/// The operations of a change, and the change.
 #[derive(Debug)]
 pub(crate) struct BalancerTicket {
     operations: Vec<AwaitedOperation>,
     change: ObjectChange,
+    since: Instant,
 }
 
-/// Reads all listings of the project and region.
-async fn listed(
-    client: Client,
-    settings: Arc<BalancerSettings>,
-    zones: Arc<Vec<String>>,
-    cluster_id: Arc<str>,
-) -> Result<Vec<Object>> {
-    let kinds = [
-        ObjectKind::Address,
-        ObjectKind::Rule,
-        ObjectKind::Pool,
-        ObjectKind::Backend,
-        ObjectKind::HttpCheck,
-        ObjectKind::Check,
-        ObjectKind::Firewall,
-    ];
-    let places = kinds.iter().map(|kind| json::place_of(*kind, &settings, ""));
-    let groups = zones.iter().map(|zone| json::place_of(ObjectKind::Group, &settings, zone));
-    let reads = places.chain(groups).map(async |place: ObjectPlace<'_>| {
-        let objects = client.objects(place).await?;
-        let own = objects.iter().filter_map(|object| json::object_of(place, object, &cluster_id));
-        Ok::<_, Error>(own.collect::<Vec<_>>())
-    });
-    Ok(try_join_all(reads).await?.into_iter().flatten().collect())
+/// A change that is being sent. If its future is dropped, the part is read again.
+struct SendingChange<'a> {
+    calls: &'a BalancerCalls,
+    key: &'a PartKey,
+    is_answered: bool,
+}
+
+impl Drop for SendingChange<'_> {
+    fn drop(&mut self) {
+        if !self.is_answered {
+            self.calls.forget(self.key);
+        }
+    }
+}
+
+/// Listings of several [`ListedKinds`].
+type ObjectListings = Vec<Arc<Listing<Object>>>;
+
+/// Kinds of objects that are listed together. The read of a part needs only some of them.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum ListedKinds {
+    /// Of all load balancers.
+    Common,
+    /// Of external ones only.
+    External,
+    /// Of internal ones only.
+    Internal,
+    /// The instance groups of a zone.
+    Groups(String),
+}
+
+impl ListedKinds {
+    fn all(zones: &[String]) -> Vec<Self> {
+        let groups = zones.iter().map(|zone| Self::Groups(zone.clone()));
+        [Self::Common, Self::External, Self::Internal].into_iter().chain(groups).collect()
+    }
+
+    fn of(object: &Object) -> Self {
+        match object.kind {
+            ObjectKind::Address
+            | ObjectKind::Rule
+            | ObjectKind::CheckFirewall
+            | ObjectKind::Firewall
+            | ObjectKind::DenyFirewall => Self::Common,
+            ObjectKind::HttpCheck | ObjectKind::Pool => Self::External,
+            ObjectKind::Check | ObjectKind::Backend => Self::Internal,
+            ObjectKind::Group => Self::Groups(names::group_zone(&object.key).to_owned()),
+        }
+    }
+
+    /// Whether a part may have such objects.
+    fn may_be_in(&self, part: &PartKey, members: &[PartMember]) -> bool {
+        let may_have = |scheme| match part {
+            PartKey::NodeHttpCheck => scheme == Scheme::External,
+            PartKey::NodeCheck | PartKey::SharedBackend(_) => scheme == Scheme::Internal,
+            PartKey::Group(_) => false,
+            PartKey::Balancer(_) => {
+                members.is_empty()
+                    || members.iter().any(|member| spec::may_have_been(&member.service, scheme))
+            }
+        };
+        match self {
+            Self::Common => !matches!(part, PartKey::Group(_) | PartKey::SharedBackend(_)),
+            Self::External => may_have(Scheme::External),
+            Self::Internal => may_have(Scheme::Internal),
+            Self::Groups(zone) => {
+                matches!(part, PartKey::Group(group) if names::group_zone(group) == zone)
+            }
+        }
+    }
+
+    /// Reads the listings.
+    async fn read(
+        self,
+        client: Client,
+        settings: Arc<BalancerSettings>,
+        cluster_id: Arc<str>,
+    ) -> Result<Vec<Object>> {
+        let place = |kind| json::place_of(kind, &settings, "");
+        let places = match &self {
+            Self::Common => vec![
+                place(ObjectKind::Address),
+                place(ObjectKind::Rule),
+                place(ObjectKind::Firewall),
+            ],
+            Self::External => vec![place(ObjectKind::HttpCheck), place(ObjectKind::Pool)],
+            Self::Internal => vec![place(ObjectKind::Check), place(ObjectKind::Backend)],
+            Self::Groups(zone) => vec![json::place_of(ObjectKind::Group, &settings, zone)],
+        };
+        let reads = places.into_iter().map(async |place: ObjectPlace<'_>| {
+            let objects = client.objects(place).await?;
+            let own = objects.iter().filter_map(|object| json::object_of(place, object, &cluster_id));
+            Ok::<_, Error>(own.collect::<Vec<_>>())
+        });
+        Ok(try_join_all(reads).await?.into_iter().flatten().collect())
+    }
+}
+
+/// The shared listings.
+struct Listings {
+    metrics: ClientMetrics,
+    caches: Mutex<BTreeMap<ListedKinds, Arc<IndexedCache<Object>>>>,
+}
+
+impl Listings {
+    fn of(&self, kinds: &ListedKinds) -> Arc<IndexedCache<Object>> {
+        let name = match kinds {
+            ListedKinds::Common => "gce_load_balancers",
+            ListedKinds::External => "gce_external_load_balancers",
+            ListedKinds::Internal => "gce_internal_load_balancers",
+            ListedKinds::Groups(_) => "gce_instance_groups",
+        };
+        let new = || Arc::new(IndexedCache::new(name, &self.metrics));
+        Arc::clone(self.caches.lock().entry(kinds.clone()).or_insert_with(new))
+    }
+
+    fn insert(&self, object: Object) {
+        self.of(&ListedKinds::of(&object)).insert(object);
+    }
+
+    fn remove(&self, object: &Object) {
+        self.of(&ListedKinds::of(object)).remove(&object.id);
+    }
+
+    /// The objects of a part are read again.
+    fn invalidate(&self, part: &PartKey) {
+        for cache in self.caches.lock().values() {
+            cache.invalidate(&part.to_string());
+        }
+    }
 }
 
 impl BalancerCalls {
@@ -153,8 +275,13 @@ impl BalancerCalls {
             cluster_id: cluster_id.clone(),
             subnetwork,
             credentials: CredentialsCheck::default(),
-            objects: IndexedCache::new("gce_load_balancers", metrics),
+            objects: Listings {
+                metrics: metrics.clone(),
+                caches: Mutex::default(),
+            },
             instances: Cache::new(CacheConfig::new("gce_members"), metrics),
+            silent_instances: SilentZones::default(),
+            silent_groups: SilentZones::default(),
             subnetworks: Cache::new(CacheConfig::new("gce_subnetworks"), metrics),
             state: Mutex::default(),
         }
@@ -164,44 +291,116 @@ impl BalancerCalls {
         self.nodes.api.at(priority)
     }
 
-    /// The listings. `part`: they are correct for this part.
-    async fn listing(&self, part: Option<&PartKey>, read: ReadOptions) -> Result<Arc<Listing<Object>>> {
+    /// A listing. `part`: it is correct for this part.
+    async fn listing(
+        &self,
+        kinds: &ListedKinds,
+        part: Option<&PartKey>,
+        read: ReadOptions,
+    ) -> Result<Arc<Listing<Object>>> {
         let cluster_id = self.cluster_id.get()?;
-        let client = self.client(read.priority);
-        let zones = self.nodes.site.zones(&client, read.priority).await?;
+        let (kinds_to_read, client) = (kinds.clone(), self.client(read.priority));
         let settings = Arc::clone(&self.settings);
-        let load = || listed(client, settings, zones, cluster_id);
+        let load = move || kinds_to_read.read(client, settings, cluster_id);
         let part = part.map(ToString::to_string);
-        self.objects.get(part.as_deref(), read.freshness, read.priority, load).await
+        self.objects.of(kinds).get(part.as_deref(), read.freshness, read.priority, load).await
     }
 
-    /// The instances of the region, in which all eligible nodes are that exist.
+    /// The listings for the directory, and the zones whose instance groups could not be read.
+    async fn listings(&self, read: ReadOptions) -> Result<(ObjectListings, BTreeSet<String>)> {
+        let zones = self.nodes.site.zones(&self.client(read.priority), read.priority).await?;
+        let reads = ListedKinds::all(&zones).into_iter().map(async |kinds| {
+            let listing = self.listing(&kinds, None, read);
+            let read = match &kinds {
+                ListedKinds::Groups(zone) => self.silent_groups.read(zone, listing).await,
+                _ => listing.await.map(Some),
+            };
+            Ok::<_, Error>((kinds, read?))
+        });
+        let (mut listings, mut silent) = (Vec::new(), BTreeSet::new());
+        for (kinds, listing) in try_join_all(reads).await? {
+            match (kinds, listing) {
+                (_, Some(listing)) => listings.push(listing),
+                (ListedKinds::Groups(zone), None) => {
+                    silent.insert(zone);
+                }
+                (_, None) => {}
+            }
+        }
+        if silent.len() == zones.len() {
+            self.silent_groups.fail()?;
+        }
+        Ok((listings, silent))
+    }
+
+    /// The instances of the zones with eligible nodes. All of these nodes are in it that exist, if their zones answer.
     async fn instance_index(&self, cluster: &ClusterView, priority: Priority) -> Result<Arc<InstanceIndex>> {
-        let index = self.listed_instances(Freshness::AtMost(INSTANCES_AGE), priority).await?;
+        let asked = Instant::now();
+        let all = self.nodes.site.zones(&self.client(priority), priority).await?;
+        // Without a zone that a provider ID invents.
+        let existing = |zones: Option<BTreeSet<String>>| {
+            let is_asked = |zone: &&String| zones.as_ref().is_none_or(|zones| zones.contains(*zone));
+            all.iter().filter(is_asked).cloned().collect::<BTreeSet<_>>()
+        };
+        let zones = existing(members::known_zones(cluster, &self.settings));
+        let mut index = InstanceIndex::default();
+        self.add_zones(&mut index, &zones, Freshness::AtMost(INSTANCES_AGE), priority).await?;
         let missing = index.missing(cluster, &self.settings);
         let is_known = |(since, known): &(Instant, BTreeSet<String>)| {
-            since.elapsed() < UNLISTED_AGE && missing.is_subset(known)
+            since.elapsed() < UNLISTED_AGE && missing.keys().all(|node| known.contains(node))
         };
         if missing.is_empty() || self.state.lock().unlisted.as_ref().is_some_and(is_known) {
-            return Ok(index);
+            return Ok(Arc::new(index));
         }
-        let now = Instant::now();
-        let index = self.listed_instances(Freshness::After(now), priority).await?;
-        self.state.lock().unlisted = Some((now, index.missing(cluster, &self.settings)));
-        Ok(index)
+        let again = existing(missing.values().cloned().collect());
+        self.add_zones(&mut index, &again, Freshness::After(asked), priority).await?;
+        let missing = index.missing(cluster, &self.settings).into_keys();
+        self.state.lock().unlisted = Some((asked, missing.collect()));
+        Ok(Arc::new(index))
     }
 
-    async fn listed_instances(&self, freshness: Freshness, priority: Priority) -> Result<Arc<InstanceIndex>> {
-        let (client, site) = (self.client(priority), Arc::clone(&self.nodes.site));
+    /// Reads the instances of zones into the index.
+    async fn add_zones(
+        &self,
+        index: &mut InstanceIndex,
+        zones: &BTreeSet<String>,
+        freshness: Freshness,
+        priority: Priority,
+    ) -> Result<()> {
+        let reads = zones.iter().map(async |zone| {
+            let instances = self.listed_instances(zone, freshness, priority);
+            (zone, self.silent_instances.read(zone, instances).await)
+        });
+        for (zone, instances) in join_all(reads).await {
+            match instances? {
+                Some(instances) => {
+                    index.zones.insert(zone.clone(), instances);
+                }
+                None => {
+                    index.zones.remove(zone);
+                    index.silent.insert(zone.clone());
+                }
+            }
+        }
+        if index.zones.is_empty() && !index.silent.is_empty() {
+            self.silent_instances.fail()?;
+        }
+        Ok(())
+    }
+
+    async fn listed_instances(
+        &self,
+        zone: &str,
+        freshness: Freshness,
+        priority: Priority,
+    ) -> Result<Arc<ZoneInstances>> {
+        let (instances, of_zone) = (self.nodes.instances.clone(), zone.to_owned());
         let load = || async move {
-            let zones = site.zones(&client, priority).await?;
-            let reads = zones.iter().map(|zone| client.instances_of_zone(&site.project, zone));
-            let instances = try_join_all(reads).await?.into_iter().flatten();
-            Ok(InstanceIndex::new(
-                instances.map(|instance| (InstanceEntry::new(&instance.zone, &instance.name), instance.tags)),
-            ))
+            let pages = instances.listing(&of_zone, freshness, priority).await?;
+            let all = pages.iter().flat_map(|page| &page.items);
+            Ok(all.map(|instance| (instance.name.clone(), instance.tags.clone())).collect())
         };
-        self.instances.get((), freshness, priority, load).await
+        self.instances.get(zone.to_owned(), freshness, priority, load).await
     }
 
     /// The subnetwork of internal load balancers.
@@ -209,7 +408,6 @@ impl BalancerCalls {
         let path = match &self.subnetwork {
             Some(NameOrPath::Path(path)) => path.clone(),
             Some(NameOrPath::Name(name)) => self.settings.subnetwork_path(name),
-            None if self.settings.is_legacy_network => String::new(),
             None => {
                 let (client, settings) = (self.client(priority), Arc::clone(&self.settings));
                 let load = || async move { found_subnetwork(&client, &settings).await };
@@ -217,21 +415,36 @@ impl BalancerCalls {
                 return self.subnetworks.get((), freshness, priority, load).await;
             }
         };
-        let problem = String::new();
-        Ok(Arc::new(Subnetwork { path, problem }))
+        Ok(Arc::new(Subnetwork {
+            path,
+            ..Subnetwork::default()
+        }))
     }
 
-    /// The objects of a part, from the listings.
-    async fn objects_of(&self, key: &PartKey, read: ReadOptions) -> Result<Objects> {
+    /// The objects of a part, from the listings, and the time when the oldest of these was read. `fills_groups`: with the members of
+    /// instance groups, which are a further read.
+    async fn objects_of(
+        &self,
+        key: &PartKey,
+        members: &[PartMember],
+        fills_groups: bool,
+        read: ReadOptions,
+    ) -> Result<(Instant, Objects)> {
         let cluster_id = self.cluster_id.get()?;
-        let listing = self.listing(Some(key), read).await?;
-        let mut objects: Vec<_> = listing
-            .all()
+        let zones = self.nodes.site.zones(&self.client(read.priority), read.priority).await?;
+        let needed = ListedKinds::all(&zones).into_iter().filter(|kinds| kinds.may_be_in(key, members));
+        let listings = needed.map(async |kinds| self.listing(&kinds, Some(key), read).await);
+        let listings = try_join_all(listings).await?;
+        // No object has this ID: the time of the listing itself.
+        let began = listings.iter().map(|listing| listing.as_of("")).min();
+        let mut objects: Vec<_> = listings
+            .iter()
+            .flat_map(|listing| listing.all())
             .filter(|object| part_of(object, &cluster_id) == *key)
             .map(|object| Object::clone(object))
             .collect();
         for object in &mut objects {
-            if object.kind == ObjectKind::Group {
+            if object.kind == ObjectKind::Group && fills_groups {
                 let place = json::place_of(ObjectKind::Group, &self.settings, &object.key);
                 let links =
                     self.client(read.priority).group_members(place, json::object_name(object)).await?;
@@ -241,7 +454,7 @@ impl BalancerCalls {
         }
         let mut state = self.state.lock();
         state.kept.retain(|_, (since, _)| since.elapsed() < KEPT_AGE);
-        Ok(objects.into_iter().collect())
+        Ok((began.unwrap_or_else(Instant::now), objects.into_iter().collect()))
     }
 
     /// The part with the address that was reserved for it, if only that was missing. The operation does not have it.
@@ -267,15 +480,8 @@ impl BalancerCalls {
         Ok(Some(objects))
     }
 
-    /// Applies a change to the cached state.
-    fn applied(
-        &self,
-        key: &PartKey,
-        began: Option<Instant>,
-        change: &ObjectChange,
-        reply: &ChangeReply,
-        observed: &Objects,
-    ) {
+    /// Applies a change to the cached state. `observed`: the part when the change was sent.
+    fn applied(&self, key: &PartKey, change: &ObjectChange, reply: &ChangeReply, observed: &Objects) {
         if reply.kept.is_some() {
             return;
         }
@@ -283,7 +489,7 @@ impl BalancerCalls {
         after.fold(change, Some(&reply.objects));
         for object in &observed.all {
             if after.get(object.kind, &object.key).is_none() {
-                self.objects.remove(&object.id);
+                self.objects.remove(object);
             }
         }
         for object in &after.all {
@@ -291,15 +497,36 @@ impl BalancerCalls {
                 self.objects.insert(object.clone());
             }
         }
-        if let Some(began) = began {
-            self.state.lock().parts.insert(key.clone(), (began, after));
+        // Others may have been applied since this one was sent.
+        if let Some((_, known)) = self.state.lock().parts.get_mut(key) {
+            known.fold(change, Some(&reply.objects));
+        }
+    }
+
+    /// Applies a change whose operation has ended. If the part was read meanwhile, the answer may not show the change.
+    fn ended(&self, key: &PartKey, change: &ObjectChange) {
+        let Some((_, known)) = self.state.lock().parts.get(key).cloned() else {
+            return;
+        };
+        let is_create = matches!(change.action, Action::Create(..));
+        if is_create && known.get(change.kind, &change.key).is_none() {
+            // Its address is not known.
+            self.forget(key);
+        } else {
+            self.applied(key, change, &ChangeReply::default(), &known);
         }
     }
 
     /// Forgets what is known of a part after a change whose result is not known, or that failed.
     fn forget(&self, key: &PartKey) {
-        self.objects.invalidate(&key.to_string());
+        self.objects.invalidate(key);
         self.state.lock().parts.remove(key);
+    }
+
+    /// An instance was deleted since the instances were listed.
+    fn forget_instances(&self) {
+        self.nodes.instances.forget_pages();
+        self.instances.invalidate_all();
     }
 
     /// Whether an object with this name, which uses another one, is one that this process manages, so that it will not use it for long.
@@ -331,6 +558,14 @@ impl BalancerCalls {
                     ..ChangeReply::default()
                 })
             }
+            // An instance was deleted after it was listed, and its node still exists.
+            Action::Create(..) | Action::Add(..)
+                if kind == ErrorKind::NotFound
+                    && matches!(change.kind, ObjectKind::Pool | ObjectKind::Group) =>
+            {
+                self.forget_instances();
+                Err(objects::stale().with_source(error))
+            }
             // Waiting does not help: the Service requests an address that is in use.
             Action::Create(..) if change.kind == ObjectKind::Address && kind == ErrorKind::Conflict => {
                 if is_in_use || error.message().contains("IN_USE") {
@@ -344,7 +579,7 @@ impl BalancerCalls {
                     self.state.lock().denied.insert(change.key.clone(), denied);
                     // The next pass leaves the rule unchanged, and reports the command.
                     let text = "the change of the firewall rule is left to its administrators";
-                    let busy = Error::new(ErrorKind::Conflict, text).with_retry(Retry::Fixed(POLL));
+                    let busy = Error::new(ErrorKind::Conflict, text).with_retry(Retry::Fixed(DENIED));
                     Err(busy.with_source(error))
                 }
                 None => Err(error),
@@ -372,17 +607,28 @@ async fn found_subnetwork(client: &Client, settings: &BalancerSettings) -> Resul
     Ok(match automatic.map_or(of_network.as_slice(), std::slice::from_ref) {
         [one] => Subnetwork {
             path: settings.subnetwork_path(&one.name),
-            problem: String::new(),
+            ..Subnetwork::default()
+        },
+        [] if is_legacy_network(client, settings).await? => Subnetwork {
+            is_legacy: true,
+            ..Subnetwork::default()
         },
         several => Subnetwork {
-            path: String::new(),
             problem: format!(
                 "network {name:?} has {} subnetworks in region {}; set subnetwork-name in the config, or name one in this annotation",
                 several.len(),
                 settings.region
             ),
+            ..Subnetwork::default()
         },
     })
+}
+
+/// Whether the network is one without subnetworks. Such networks cannot be created any more, but still exist.
+async fn is_legacy_network(client: &Client, settings: &BalancerSettings) -> Result<bool> {
+    let name = last_component(&settings.network);
+    let network = client.network(&settings.network_project, name).await?;
+    Ok(network.is_some_and(|network| network.is_legacy))
 }
 
 /// Sends the calls of one change.
@@ -391,6 +637,8 @@ struct ObjectSender<'a> {
     settings: &'a BalancerSettings,
     cluster_id: Arc<str>,
     operations: Mutex<Vec<(String, ComputeOperation)>>,
+    /// The ID of the first request. A change that is sent again is answered with the operation of the first one.
+    request_id: Mutex<Option<RequestId>>,
 }
 
 impl ObjectSender<'_> {
@@ -404,6 +652,11 @@ impl ObjectSender<'_> {
             let project = self.place(object).project.to_owned();
             self.operations.lock().push((project, operation));
         }
+    }
+
+    /// The ID of the next request.
+    fn next_request_id(&self) -> RequestId {
+        self.request_id.lock().take().unwrap_or_else(RequestId::random)
     }
 
     fn paths(&self, entries: &[InstanceEntry]) -> Vec<String> {
@@ -439,7 +692,8 @@ impl ObjectCalls<ObjectKind> for ObjectSender<'_> {
         if object.kind == ObjectKind::Pool {
             body.insert("instances".to_owned(), json!(self.paths(object.set(INSTANCES))));
         }
-        let operation = self.client.insert_object(place, Value::Object(body)).await?;
+        let id = self.next_request_id();
+        let operation = self.client.insert_object(place, Value::Object(body), &id).await?;
         let is_done = operation.is_done();
         self.accepted(object, operation);
         let mut created = Object::new(object.kind, &object.key);
@@ -465,7 +719,7 @@ impl ObjectCalls<ObjectKind> for ObjectSender<'_> {
         if Self::lacks_address(&after) {
             return Err(objects::stale());
         }
-        let place = self.place(object);
+        let (place, id) = (self.place(object), self.next_request_id());
         let operation = match object.kind {
             ObjectKind::Backend | ObjectKind::Rule => {
                 let present = self.client.object(place, &object.key).await?;
@@ -477,7 +731,7 @@ impl ObjectCalls<ObjectKind> for ObjectSender<'_> {
                 if let Some(groups) = attributes.get(fields::GROUPS) {
                     body.insert("backends".to_owned(), json::backends(groups, Some(&present)));
                 }
-                self.client.patch_object(place, &object.key, Value::Object(body)).await?
+                self.client.patch_object(place, &object.key, Value::Object(body), &id).await?
             }
             kind if kind.is_firewall() && is_emptied(object, attributes) => {
                 let mut body = self.client.object(place, &object.key).await?;
@@ -491,11 +745,11 @@ impl ObjectCalls<ObjectKind> for ObjectSender<'_> {
                         body.insert(field, value);
                     }
                 }
-                self.client.replace_firewall(place.project, &object.key, body).await?
+                self.client.replace_firewall(place.project, &object.key, body, &id).await?
             }
             kind => {
                 let body = json::body_of(kind, &after.attributes);
-                self.client.patch_object(place, &object.key, Value::Object(body)).await?
+                self.client.patch_object(place, &object.key, Value::Object(body), &id).await?
             }
         };
         self.accepted(object, operation);
@@ -503,7 +757,8 @@ impl ObjectCalls<ObjectKind> for ObjectSender<'_> {
     }
 
     async fn delete(&self, object: &Object, _: bool) -> Result<()> {
-        match self.client.delete_object(self.place(object), json::object_name(object)).await {
+        let id = self.next_request_id();
+        match self.client.delete_object(self.place(object), json::object_name(object), &id).await {
             Ok(operation) => self.accepted(object, operation),
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => return Err(error),
@@ -518,14 +773,16 @@ impl ObjectCalls<ObjectKind> for ObjectSender<'_> {
         entries: &[InstanceEntry],
     ) -> Result<objects::ChangeReply<ObjectKind>> {
         let (place, name) = (self.place(object), json::object_name(object));
-        let operation = self.client.add_instances(place, name, &self.paths(entries)).await?;
+        let id = self.next_request_id();
+        let operation = self.client.add_instances(place, name, &self.paths(entries), &id).await?;
         self.accepted(object, operation);
         Ok(objects::ChangeReply::default())
     }
 
     async fn remove(&self, object: &Object, _: &'static str, entries: &[InstanceEntry]) -> Result<()> {
         let (place, name) = (self.place(object), json::object_name(object));
-        let operation = self.client.remove_instances(place, name, &self.paths(entries)).await?;
+        let id = self.next_request_id();
+        let operation = self.client.remove_instances(place, name, &self.paths(entries), &id).await?;
         self.accepted(object, operation);
         Ok(())
     }
@@ -553,16 +810,19 @@ impl PartCloud<Model> for BalancerCalls {
 
     async fn directory(&self, read: ReadOptions) -> Result<Arc<BalancerDirectory>> {
         let cluster_id = self.cluster_id.get()?;
-        let listing = self.listing(None, read).await?;
+        let (listings, silent) = self.listings(read).await?;
         let mut state = self.state.lock();
         if let Some((of, directory)) = &state.directory
-            && Arc::ptr_eq(of, &listing)
+            && directory.silent == silent
+            && of.iter().zip(&listings).all(|(known, listing)| Arc::ptr_eq(known, listing))
         {
             return Ok(Arc::clone(directory));
         }
-        let objects = listing.all().map(|object| Object::clone(object));
-        let directory = Arc::new(BalancerDirectory::new(&cluster_id, objects));
-        state.directory = Some((listing, Arc::clone(&directory)));
+        let objects = listings.iter().flat_map(|listing| listing.all()).map(|object| Object::clone(object));
+        let mut directory = BalancerDirectory::new(&cluster_id, objects);
+        directory.silent = silent;
+        let directory = Arc::new(directory);
+        state.directory = Some((listings, Arc::clone(&directory)));
         Ok(directory)
     }
 
@@ -580,11 +840,11 @@ impl PartCloud<Model> for BalancerCalls {
         if PartMember::staying(members).next().is_some() {
             inputs.index = self.instance_index(cluster, read.priority).await?;
         }
-        let is_internal = |member: &PartMember| Scheme::of(&member.service) == Scheme::Internal;
-        if PartMember::staying(members).any(is_internal) {
+        if PartMember::staying(members).any(|member| Scheme::of(&member.service) == Scheme::Internal) {
             let subnetwork = self.subnetwork(read.priority).await?;
             inputs.subnetwork.clone_from(&subnetwork.path);
             inputs.no_subnetwork.clone_from(&subnetwork.problem);
+            inputs.is_legacy_network = subnetwork.is_legacy;
         }
         let mut state = self.state.lock();
         state.denied.retain(|_, (since, _)| since.elapsed() < DENIED_AGE);
@@ -593,7 +853,7 @@ impl PartCloud<Model> for BalancerCalls {
         Ok(inputs.into())
     }
 
-    async fn observe(&self, key: &PartKey, _: &[PartMember], read: ReadOptions) -> Result<Objects> {
+    async fn observe(&self, key: &PartKey, members: &[PartMember], read: ReadOptions) -> Result<Objects> {
         if let Some((began, known)) = self.state.lock().parts.get(key)
             && read.freshness.allows(*began)
         {
@@ -602,8 +862,9 @@ impl PartCloud<Model> for BalancerCalls {
         if let Some(objects) = self.with_address(key, read.priority).await? {
             return Ok(objects);
         }
-        let began = Instant::now();
-        let mut objects = self.objects_of(key, read).await?;
+        // A group that all Services leave is deleted with its members.
+        let fills_groups = PartMember::staying(members).next().is_some();
+        let (began, mut objects) = self.objects_of(key, members, fills_groups, read).await?;
         let mut state = self.state.lock();
         if let PartKey::Balancer(name) = key {
             state.balancers.insert(name.clone());
@@ -613,7 +874,11 @@ impl PartCloud<Model> for BalancerCalls {
                 object.foreign = Some(format!("in use: {user}"));
             }
         }
-        state.parts.insert(key.clone(), (began, objects.clone()));
+        if fills_groups || objects.of(ObjectKind::Group).next().is_none() {
+            state.parts.insert(key.clone(), (began, objects.clone()));
+        } else {
+            state.parts.remove(key);
+        }
         Ok(objects)
     }
 
@@ -629,19 +894,26 @@ impl PartCloud<Model> for BalancerCalls {
             settings: &self.settings,
             cluster_id: self.cluster_id.get()?,
             operations: Mutex::default(),
+            request_id: Mutex::new(options.request_id.clone()),
         };
         let change = &with_reserved_address(change, observed);
-        // If this future is dropped, the part is read again.
-        let known = self.state.lock().parts.remove(key);
-        let sent = objects::send(&sender, change, observed).await;
-        let reply = match sent {
+        let mut sending = SendingChange {
+            calls: self,
+            key,
+            is_answered: false,
+        };
+        let reply = match objects::send(&sender, change, observed).await {
             Ok(objects) => ChangeReply { objects, kept: None },
             Err(error) => {
-                self.forget(key);
+                let has_members = matches!(change.kind, ObjectKind::Pool | ObjectKind::Group);
+                if has_members && error.kind() == ErrorKind::NotFound {
+                    self.forget_instances();
+                }
                 self.failed(change, observed, error)?
             }
         };
-        self.applied(key, known.map(|(began, _)| began), change, &reply, observed);
+        sending.is_answered = reply.kept.is_none();
+        self.applied(key, change, &reply, observed);
         let ObjectSender {
             client, operations, ..
         } = sender;
@@ -659,12 +931,17 @@ impl PartCloud<Model> for BalancerCalls {
             ticket: BalancerTicket {
                 operations: awaited.collect(),
                 change: change.clone(),
+                since: Instant::now(),
             },
             wait: Wait {
                 poll: FIRST_POLL,
                 deadline: DEADLINE,
             },
         })
+    }
+
+    fn takes_request_ids(&self) -> bool {
+        true
     }
 
     async fn poll(
@@ -677,7 +954,9 @@ impl PartCloud<Model> for BalancerCalls {
         for operation in &ticket.operations {
             match client.has_ended(operation).await? {
                 EndedOperation::Done => {}
-                EndedOperation::NotYet => return Ok(Some(POLL)),
+                EndedOperation::NotYet => {
+                    return Ok(Some(POLL + ticket.since.elapsed().mul_f64(POLL_GROWTH)));
+                }
                 EndedOperation::Failed(error) => {
                     let known = self.state.lock().parts.get(key).cloned();
                     let observed = known.map(|(_, objects)| objects).unwrap_or_default();
@@ -693,6 +972,7 @@ impl PartCloud<Model> for BalancerCalls {
                 }
             }
         }
+        self.ended(key, &ticket.change);
         Ok(None)
     }
 

@@ -11,7 +11,11 @@
 //! Without a forwarding rule, the plan begins with the third stage. There the address is reserved first, so that firewall rules can name it
 //! before the forwarding rule exists. If nothing has to be created again, no address is reserved.
 
-use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    sync::Arc,
+};
 
 use ccm_core::{
     load_balancer::{Blocked, Protocol, ServiceId},
@@ -29,6 +33,7 @@ use super::{
     settings::BalancerSettings,
     spec::{CHECK_PATH, NODE_CHECK_PORT, Scheme, Spec, Tier},
 };
+use crate::client::last_component;
 
 /// The most instances that a new target pool takes. The others are added to it.
 const POOL_AT_CREATION: usize = 200;
@@ -71,6 +76,8 @@ pub(crate) enum DesiredState {
 #[derive(Debug)]
 pub(crate) struct RequestedBalancer {
     pub(crate) service: ServiceId,
+    /// A shared object to which the load balancer refers is not ready.
+    pub(crate) lacks_shared: bool,
     pub(crate) spec: Spec,
     pub(crate) settings: Arc<BalancerSettings>,
     pub(crate) cluster_id: String,
@@ -100,6 +107,8 @@ pub(crate) struct FirewallAccess {
     pub(crate) is_unmanaged: bool,
     /// Changes that the credentials do not allow, by the name of the rule.
     pub(crate) denied: Arc<BTreeMap<String, DeniedFirewall>>,
+    /// The network tags of some nodes are not known: rules keep the tags that they have.
+    pub(crate) keeps_tags: bool,
 }
 
 impl FirewallAccess {
@@ -117,6 +126,13 @@ impl FirewallAccess {
             let is_blocked = blocked.iter().any(|blocked| blocked.key == present.key);
             if is_blocked || (!is_desired && may_not(&present.key, None)) {
                 others.push(present.clone());
+            }
+            if self.keeps_tags
+                && let Some(other) = others.iter_mut().find(|other| other.key == present.key)
+            {
+                let all = [&*other, present].into_iter().flat_map(|rule| rule.texts(fields::TARGET_TAGS));
+                let tags = json!(all.collect::<BTreeSet<_>>());
+                other.attributes.insert(fields::TARGET_TAGS, tags);
             }
         }
         *desired = others;
@@ -246,6 +262,19 @@ struct ChosenAddress {
 impl DesiredBalancer {
     /// The plan from the observed to the desired state.
     pub(crate) fn plan(&self, observed: &Objects) -> Plan<ObjectChange> {
+        let mut plan = self.plan_objects(observed);
+        for zone in self.members.iter().flat_map(|members| &members.silent) {
+            plan.blocked.push(Blocked {
+                service: self.service.clone(),
+                field: format!("members in zone {zone}"),
+                observed: "the zone does not answer".to_owned(),
+                desired: Blocked::UNCHANGED.to_owned(),
+            });
+        }
+        plan
+    }
+
+    fn plan_objects(&self, observed: &Objects) -> Plan<ObjectChange> {
         let requested = match &self.state {
             DesiredState::Requested(requested) => requested,
             DesiredState::Deleted => {
@@ -268,7 +297,14 @@ impl DesiredBalancer {
             });
             return plan;
         }
-        let mut desired = self.stage(requested, rule, observed);
+        let mut desired = if requested.lacks_shared {
+            if rule.is_some() {
+                return diff(self.only_members(observed), observed);
+            }
+            self.prepared(requested, observed)
+        } else {
+            self.stage(requested, rule, observed)
+        };
         self.firewalls.apply(&mut desired, observed);
         if requested.settings.denies && !self.is_admitted(requested, &desired) {
             desired.retain(|object| object.kind != ObjectKind::DenyFirewall);
@@ -311,6 +347,27 @@ impl DesiredBalancer {
         let groups = self.groups.as_ref()?;
         // An empty list cannot be sent, and would leave the load balancer without members.
         (!groups.is_empty()).then(|| (fields::GROUPS, json!(groups)))
+    }
+
+    /// The desired objects that do not refer to shared ones, before there is a forwarding rule. All others stay as they are.
+    fn prepared(&self, requested: &RequestedBalancer, observed: &Objects) -> Vec<Object> {
+        let mut objects = self.stage(requested, None, observed);
+        objects.retain(|object| match object.kind {
+            ObjectKind::Pool | ObjectKind::Backend | ObjectKind::Rule | ObjectKind::DenyFirewall => false,
+            ObjectKind::Group
+            | ObjectKind::Address
+            | ObjectKind::CheckFirewall
+            | ObjectKind::HttpCheck
+            | ObjectKind::Check
+            | ObjectKind::Firewall => true,
+        });
+        for present in self.only_members(observed) {
+            let mut same = objects.iter().filter(|object| object.kind == present.kind);
+            if !same.any(|object| object.key == present.key) {
+                objects.push(present);
+            }
+        }
+        objects
     }
 
     /// The desired objects of the stage that is due; see the module.
@@ -387,7 +444,14 @@ impl DesiredBalancer {
                         .with(fields::DESTINATIONS, destination.clone());
                     objects.push(firewall);
                 }
-                objects.push(self.pool(requested, observed));
+                let pool = self.pool(requested, observed);
+                if spec.local_port.is_none() && last_component(pool.text(fields::HEALTH_CHECK)) == name {
+                    // The target pool stays as it is for now, and still uses its own health check.
+                    objects.extend(observed.get(ObjectKind::HttpCheck, name).cloned());
+                    let firewall = names::http_check_firewall(name);
+                    objects.extend(observed.get(ObjectKind::CheckFirewall, &firewall).cloned());
+                }
+                objects.push(pool);
                 let pool = settings.region_path("targetPools", name);
                 objects.push(
                     rule.with(fields::PORT_RANGE, spec.port_range())
@@ -613,3 +677,30 @@ impl RequestedBalancer {
 
 /// The port of the health check that Services share.
 pub(crate) const SHARED_PORT: u16 = NODE_CHECK_PORT;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn firewall_rules_keep_their_tags_while_a_zone_does_not_answer() {
+        let rule =
+            |tags: &[&str]| Object::new(ObjectKind::Firewall, "k8s-fw-a").with(fields::TARGET_TAGS, tags);
+        let observed: Objects = [rule(&["node", "old"])].into_iter().collect();
+        for (keeps_tags, expected) in [
+            (true, &["node", "old", "pool"][..]),
+            (false, &["node", "pool"][..]),
+        ] {
+            let access = FirewallAccess {
+                keeps_tags,
+                ..FirewallAccess::default()
+            };
+            let mut desired = vec![rule(&["node", "pool"])];
+            access.apply(&mut desired, &observed);
+            assert_eq!(
+                desired.iter().flat_map(|rule| rule.texts(fields::TARGET_TAGS)).collect::<Vec<_>>(),
+                expected
+            );
+        }
+    }
+}

@@ -69,7 +69,9 @@ pub(crate) fn networks(texts: impl IntoIterator<Item = String>) -> Vec<String> {
     for text in texts {
         let network = text.parse::<IpNet>().or_else(|_| text.parse().map(|ip: std::net::IpAddr| ip.into()));
         match network {
-            Ok(network) => drop(networks.insert(network.trunc())),
+            Ok(network) => {
+                networks.insert(network.trunc());
+            }
             Err(_) => others.push(text),
         }
     }
@@ -117,22 +119,22 @@ fn firewall_kind(name: &str) -> ObjectKind {
     }
 }
 
+/// Whether an object has the name of one that load balancers of the cluster share.
+fn is_shared(name: &str, cluster_id: &str) -> bool {
+    name == names::node_check(cluster_id)
+        || name == names::node_check_firewall(cluster_id)
+        || name == names::node_http_check_firewall(cluster_id)
+        || name.starts_with(&names::shared_backend_prefix(cluster_id))
+}
+
 /// An object of the API; `None` if it is none of this cluster. Of addresses, all are of interest.
 pub(crate) fn object_of(place: ObjectPlace<'_>, value: &Value, cluster_id: &str) -> Option<Object> {
     let from = Fields(value);
     let name = from.text("name");
-    let is_shared = || {
-        let shared = [
-            names::node_check(cluster_id),
-            names::node_check_firewall(cluster_id),
-            names::node_http_check_firewall(cluster_id),
-        ];
-        shared.contains(&name) || name.starts_with(&names::shared_backend_prefix(cluster_id))
-    };
     let is_own = match place.collection {
         Collection::Addresses => true,
         Collection::InstanceGroups => name.starts_with(&names::group(cluster_id)),
-        _ => names::may_be_balancer(names::owner(&name)) || is_shared(),
+        _ => names::may_be_balancer(names::owner(&name)) || is_shared(&name, cluster_id),
     };
     if !is_own {
         return None;
@@ -323,13 +325,18 @@ fn protocols(value: &Value) -> Value {
         if all.last().is_none_or(|(last, _)| last != protocol) {
             all.push((protocol.to_owned(), Vec::new()));
         }
-        if let Some((_, ranges)) = all.last_mut().filter(|_| !range.is_empty()) {
+        if !range.is_empty()
+            && let Some((_, ranges)) = all.last_mut()
+        {
             ranges.push(range.to_owned());
         }
     }
-    let entries = all.into_iter().map(|(protocol, ranges)| match ranges.is_empty() {
-        true => json!({"IPProtocol": protocol}),
-        false => json!({"IPProtocol": protocol, "ports": ranges}),
+    let entries = all.into_iter().map(|(protocol, ranges)| {
+        if ranges.is_empty() {
+            json!({"IPProtocol": protocol})
+        } else {
+            json!({"IPProtocol": protocol, "ports": ranges})
+        }
     });
     entries.collect()
 }

@@ -7,7 +7,8 @@ use ccm_core::plan::{
     part_keys,
 };
 
-use super::fields;
+use super::{fields, names};
+use crate::client::last_component;
 
 /// The set of the instances of a target pool or an instance group.
 pub(crate) const INSTANCES: &str = "instance";
@@ -123,7 +124,7 @@ static ADDRESS: Schema<ObjectKind> = Schema {
     ..Schema::new("address", "addresses_insert", "addresses_delete")
 };
 
-const FIREWALL_CHANGE: Policy = Policy::Update("firewalls_patch");
+const FIREWALL_CHANGE: Policy<&str> = Policy::Update("firewalls_patch");
 
 static FIREWALL: Schema<ObjectKind> = Schema {
     attributes: attributes! {
@@ -135,7 +136,7 @@ static FIREWALL: Schema<ObjectKind> = Schema {
     ..Schema::new("firewall rule", "firewalls_insert", "firewalls_delete")
 };
 
-const HTTP_CHECK_CHANGE: Policy = Policy::Update("httpHealthChecks_patch");
+const HTTP_CHECK_CHANGE: Policy<&str> = Policy::Update("httpHealthChecks_patch");
 
 static HTTP_CHECK: Schema<ObjectKind> = Schema {
     attributes: attributes! {
@@ -145,7 +146,7 @@ static HTTP_CHECK: Schema<ObjectKind> = Schema {
     ..Schema::new("HTTP health check", "httpHealthChecks_insert", "httpHealthChecks_delete")
 };
 
-const CHECK_CHANGE: Policy = Policy::Update("healthChecks_patch");
+const CHECK_CHANGE: Policy<&str> = Policy::Update("healthChecks_patch");
 
 static CHECK: Schema<ObjectKind> = Schema {
     attributes: attributes! {
@@ -155,7 +156,7 @@ static CHECK: Schema<ObjectKind> = Schema {
     ..Schema::new("health check", "healthChecks_insert", "healthChecks_delete")
 };
 
-const BACKEND_CHANGE: Policy = Policy::Update("backendServices_patch");
+const BACKEND_CHANGE: Policy<&str> = Policy::Update("backendServices_patch");
 
 static BACKEND: Schema<ObjectKind> = Schema {
     attributes: attributes! {
@@ -198,6 +199,33 @@ static RULE: Schema<ObjectKind> = Schema {
 
 impl objects::Kind for ObjectKind {
     type Entry = InstanceEntry;
+    type Update = &'static str;
+
+    /// A forwarding rule comes last, since it admits the traffic: everything else is ready then.
+    fn references(self, object: &Object) -> Option<Vec<(Self, String)>> {
+        let key = object.key.as_str();
+        let balancer = || names::owner(key).to_owned();
+        let named_by = |field| last_component(object.text(field)).to_owned();
+        let references = match self {
+            Self::Group | Self::Address | Self::HttpCheck | Self::Check => Vec::new(),
+            Self::CheckFirewall | Self::Firewall => vec![(Self::Address, balancer())],
+            Self::Backend => vec![(Self::Check, named_by(fields::HEALTH_CHECK))],
+            Self::Pool => vec![(Self::HttpCheck, named_by(fields::HEALTH_CHECK))],
+            Self::Rule => vec![
+                (Self::Address, key.to_owned()),
+                (Self::Firewall, names::firewall(key)),
+                (Self::Pool, named_by(fields::TARGET)),
+                (Self::Backend, named_by(fields::BACKEND_SERVICE)),
+            ],
+            // Without those that admit traffic, it would deny all.
+            Self::DenyFirewall => vec![
+                (Self::Address, balancer()),
+                (Self::Firewall, names::firewall(&balancer())),
+                (Self::CheckFirewall, names::http_check_firewall(&balancer())),
+            ],
+        };
+        Some(references.into_iter().filter(|(_, key)| !key.is_empty()).collect())
+    }
 
     fn schema(self) -> &'static Schema<Self> {
         match self {

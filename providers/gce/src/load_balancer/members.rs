@@ -1,6 +1,9 @@
 //! Nodes as members of target pools and instance groups, and their network tags.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use ccm_core::load_balancer::{ClusterView, NodeLeftOut, ServiceNode};
 
@@ -23,44 +26,52 @@ const ZONE_LABELS: [&str; 2] = [
 /// The label of a node with its subnetwork, if that is not the cluster's.
 const SUBNET_LABEL: &str = "cloud.google.com/gke-node-pool-subnet";
 
-/// The instances of the region, with their network tags.
+/// The instances of a zone by name, with their network tags.
+pub(crate) type ZoneInstances = BTreeMap<String, Vec<String>>;
+
+/// The instances of the zones in which nodes are.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct InstanceIndex {
-    tags: BTreeMap<InstanceEntry, Vec<String>>,
-    zones: BTreeMap<String, BTreeSet<String>>,
+    pub(crate) zones: BTreeMap<String, Arc<ZoneInstances>>,
+    /// The zones that do not answer. Of their instances, nothing is known.
+    pub(crate) silent: BTreeSet<String>,
 }
 
 impl InstanceIndex {
-    /// The instances, each with its tags.
-    pub(crate) fn new(instances: impl IntoIterator<Item = (InstanceEntry, Vec<String>)>) -> Self {
-        let mut index = Self::default();
-        for (instance, tags) in instances {
-            index.zones.entry(instance.name.clone()).or_default().insert(instance.zone.clone());
-            index.tags.insert(instance, tags);
-        }
-        index
+    fn tags(&self, instance: &InstanceEntry) -> Option<&[String]> {
+        let tags = self.zones.get(&instance.zone)?.get(&instance.name)?;
+        Some(tags)
     }
 
     fn has(&self, instance: &InstanceEntry) -> bool {
-        self.tags.contains_key(instance)
+        self.tags(instance).is_some()
     }
 
-    /// The eligible nodes whose instances are not in it, by name. Those of other clouds and projects do not count.
-    pub(crate) fn missing(&self, cluster: &ClusterView, settings: &BalancerSettings) -> BTreeSet<String> {
-        let is_missing = |node: &&ServiceNode| match placed(node, self, settings) {
-            Ok(instance) => !self.has(&instance),
-            Err(Unplaced::Foreign(_)) => false,
-            Err(Unplaced::Unknown(_)) => true,
-        };
-        let missing = cluster.nodes.eligible().filter(is_missing);
-        missing.map(|node| node.view.name.clone()).collect()
+    /// The eligible nodes whose instances are not in it, by name, each with its zone if that is known. Those of silent zones, other clouds
+    /// and other projects do not count.
+    pub(crate) fn missing(
+        &self,
+        cluster: &ClusterView,
+        settings: &BalancerSettings,
+    ) -> BTreeMap<String, Option<String>> {
+        let mut missing = BTreeMap::new();
+        for node in cluster.nodes.eligible() {
+            let zone = match placed(node, self, settings) {
+                Ok(instance) if self.has(&instance) || self.silent.contains(&instance.zone) => continue,
+                Ok(instance) => Some(instance.zone),
+                Err(Unplaced::Foreign(_)) => continue,
+                Err(Unplaced::Unknown(_)) => None,
+            };
+            missing.insert(node.view.name.clone(), zone);
+        }
+        missing
     }
 
     /// The instance with this name, if there is only one.
     fn by_name(&self, name: &str) -> Option<InstanceEntry> {
-        let zones = self.zones.get(name)?;
-        match zones.iter().collect::<Vec<_>>().as_slice() {
-            [zone] => Some(InstanceEntry::new(zone, name)),
+        let mut having = self.zones.iter().filter(|(_, instances)| instances.contains_key(name));
+        match (having.next(), having.next()) {
+            (Some((zone, _)), None) => Some(InstanceEntry::new(zone, name)),
             _ => None,
         }
     }
@@ -73,8 +84,10 @@ pub(crate) struct NodeMembers {
     pub(crate) instances: Vec<InstanceEntry>,
     /// Nodes without a known instance.
     pub(crate) left_out: Vec<NodeLeftOut>,
-    /// The names of instances whose zone is not known. Those that are members stay.
+    /// The names of instances whose zone is not known, or does not answer. Those that are members stay.
     pub(crate) unplaced: BTreeSet<String>,
+    /// The zones of nodes that do not answer.
+    pub(crate) silent: BTreeSet<String>,
     /// Whether members stay as they are: no node is eligible, or no instance of one was found.
     pub(crate) keeps: bool,
 }
@@ -94,6 +107,10 @@ impl NodeMembers {
             }
             match placed(node, index, settings) {
                 Ok(instance) if index.has(&instance) => members.instances.push(instance),
+                Ok(instance) if index.silent.contains(&instance.zone) => {
+                    members.unplaced.insert(instance.name);
+                    members.silent.insert(instance.zone);
+                }
                 Ok(instance) => {
                     let why = format!("(instance {instance} does not exist)");
                     members.left_out.push(NodeLeftOut::new(&*node.view.name, why));
@@ -118,7 +135,8 @@ impl NodeMembers {
 
     /// The zones of the members.
     pub(crate) fn zones(&self) -> BTreeSet<&str> {
-        self.instances.iter().map(|instance| instance.zone.as_str()).collect()
+        let known = self.instances.iter().map(|instance| instance.zone.as_str());
+        known.chain(self.silent.iter().map(String::as_str)).collect()
     }
 
     /// The members in a zone: at most as many as fit into an instance group, the first by name.
@@ -160,7 +178,7 @@ impl NodeMembers {
         }
         let (mut tags, mut untagged) = (BTreeSet::new(), Vec::new());
         for instance in &self.instances {
-            let known = index.tags.get(instance).into_iter().flatten();
+            let known = index.tags(instance).unwrap_or_default().iter();
             let prefixes = known.filter(|tag| instance.name.starts_with(tag.as_str()));
             match prefixes.max_by_key(|tag| tag.len()) {
                 Some(tag) => drop(tags.insert(tag.clone())),
@@ -222,6 +240,29 @@ fn placed(
     }
 }
 
+/// The instances of all nodes, as far as they are known without the instances of the region.
+pub(crate) fn instances(cluster: &ClusterView, settings: &BalancerSettings) -> BTreeSet<InstanceEntry> {
+    let none = InstanceIndex::default();
+    let all = cluster.nodes.all().iter();
+    all.filter_map(|node| placed(node, &none, settings).ok()).collect()
+}
+
+/// The zones of the eligible nodes; `None`: the zone of one is known only by its instance.
+pub(crate) fn known_zones(cluster: &ClusterView, settings: &BalancerSettings) -> Option<BTreeSet<String>> {
+    let none = InstanceIndex::default();
+    let mut zones = BTreeSet::new();
+    for node in cluster.nodes.eligible() {
+        match placed(node, &none, settings) {
+            Ok(instance) => {
+                zones.insert(instance.zone);
+            }
+            Err(Unplaced::Foreign(_)) => {}
+            Err(Unplaced::Unknown(_)) => return None,
+        }
+    }
+    Some(zones)
+}
+
 /// The zones of the eligible nodes, as far as they are known without the instances.
 pub(crate) fn zones(cluster: &ClusterView, settings: &BalancerSettings) -> BTreeSet<String> {
     let none = InstanceIndex::default();
@@ -236,8 +277,6 @@ pub(crate) fn subnet_name(path: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use ccm_core::{NodeView, load_balancer::NodeSet};
 
     use super::*;
@@ -271,9 +310,15 @@ mod tests {
     }
 
     fn index(instances: &[(&str, &str, &[&str])]) -> InstanceIndex {
-        InstanceIndex::new(instances.iter().map(|(zone, name, tags)| {
-            (InstanceEntry::new(zone, name), tags.iter().map(ToString::to_string).collect())
-        }))
+        let mut zones: BTreeMap<String, ZoneInstances> = BTreeMap::new();
+        for (zone, name, tags) in instances {
+            let tags = tags.iter().map(ToString::to_string).collect();
+            zones.entry((*zone).to_owned()).or_default().insert((*name).to_owned(), tags);
+        }
+        InstanceIndex {
+            zones: zones.into_iter().map(|(zone, instances)| (zone, Arc::new(instances))).collect(),
+            ..InstanceIndex::default()
+        }
     }
 
     fn texts(instances: &[InstanceEntry]) -> Vec<String> {
@@ -321,10 +366,30 @@ mod tests {
     }
 
     #[test]
+    fn members_in_a_zone_that_does_not_answer_stay() {
+        let index = InstanceIndex {
+            silent: ["z-b".to_owned()].into(),
+            ..index(&[("z-a", "one", &[])])
+        };
+        let cluster = cluster([
+            node("one", Some("gce://p/z-a/one"), &[]),
+            node("two", Some("gce://p/z-b/two"), &[]),
+            node("three", Some("gce://p/z-b/three"), &[]),
+        ]);
+        let members = NodeMembers::of(&cluster, &index, &settings(), None);
+        let present = [InstanceEntry::new("z-b", "two"), InstanceEntry::new("z-b", "old")];
+        let desired = members.with_unplaced(members.instances.iter().cloned(), &present);
+        assert_eq!(texts(&desired), ["z-a/one", "z-b/two"]);
+        assert!(members.left_out.is_empty() && index.missing(&cluster, &settings()).is_empty());
+        assert_eq!(members.zones(), ["z-a", "z-b"].into(), "the backend service keeps the group of the zone");
+    }
+
+    #[test]
     fn a_group_has_the_first_thousand_instances_by_name() {
         let names: Vec<_> = (0..=GROUP_SIZE).map(|number| format!("n-{number:04}")).collect();
-        let index =
-            InstanceIndex::new(names.iter().map(|name| (InstanceEntry::new("z-a", name), Vec::new())));
+        let all: Vec<(&str, &str, &[&str])> =
+            names.iter().map(|name| ("z-a", name.as_str(), &[][..])).collect();
+        let index = index(&all);
         let ids: Vec<_> = names.iter().map(|name| format!("gce://p/z-a/{name}")).collect();
         let cluster = cluster(names.iter().zip(&ids).map(|(name, id)| node(name, Some(id), &[])));
         let members = NodeMembers::of(&cluster, &index, &settings(), None);

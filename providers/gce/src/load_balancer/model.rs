@@ -7,8 +7,9 @@ use std::{
 
 use ccm_core::{
     load_balancer::{
-        Claim, ClusterSnapshot, ClusterView, FormerLoadBalancer, IgnoredValue, Ingress, InvalidField, IpMode,
-        NodeLeftOut, Protocol, ProviderFinalizers, ServiceEvent, ServiceView,
+        Claim, ClusterSnapshot, ClusterView, Condition, FormerLoadBalancer, IgnoredValue, Ingress,
+        InvalidField, IpMode, NameOwner, NodeLeftOut, Protocol, ProviderFinalizers, ServiceEvent,
+        ServiceView,
     },
     plan::{
         CheckResult, Member, Membership, Orphan, PartModel, PartOutput, Parts, Plan, RequiredFacts, objects,
@@ -17,13 +18,11 @@ use ccm_core::{
 
 use super::{
     annotations as a,
-    desired::{
-        DesiredBalancer, DesiredState, FirewallAccess, RequestedBalancer, ReservedAddress,
-        with_reserved_address,
-    },
+    desired::{DesiredBalancer, DesiredState, FirewallAccess, RequestedBalancer, with_reserved_address},
+    directory::{BalancerDirectory, BalancerReferences},
     fields,
     firewalls::DeniedFirewall,
-    kinds::{Object, ObjectChange, ObjectKind, Objects, PartKey},
+    kinds::{INSTANCES, Object, ObjectChange, ObjectKind, Objects, PartKey},
     members::{self, GROUP_SIZE, InstanceIndex, NodeMembers},
     names::{self, Affinity},
     settings::BalancerSettings,
@@ -31,6 +30,11 @@ use super::{
     spec::{self, EXTERNAL_CLASS, INTERNAL_CLASS, Scheme, Spec},
 };
 use crate::client::last_component;
+
+/// The condition of a Service whose ports one load balancer cannot serve.
+const PORTS_ERROR: &str = "LoadBalancerPortsError";
+/// The reason of that condition, and of the Event.
+const MIXED_PROTOCOLS: &str = "LoadBalancerMixedProtocolNotSupported";
 
 /// The model of load balancers.
 #[derive(Clone, Debug)]
@@ -40,17 +44,6 @@ pub(crate) struct Model {
 
 /// A Service in a part.
 pub(crate) type PartMember = Member<Model>;
-
-/// The objects in the shared listings.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct BalancerDirectory {
-    /// The ID of the cluster, which is in the names of shared objects.
-    pub(crate) cluster_id: String,
-    /// By kind and key. Addresses also those of others.
-    objects: BTreeMap<(ObjectKind, String), Object>,
-    /// The shared parts to which load balancers refer.
-    used: BTreeSet<PartKey>,
-}
 
 /// The inputs in addition to Services and nodes.
 #[derive(Debug, Default)]
@@ -63,6 +56,8 @@ pub(crate) struct PartInputs {
     pub(crate) subnetwork: String,
     /// Why the cluster has no subnetwork; empty: it has one, or needs none.
     pub(crate) no_subnetwork: String,
+    /// Whether the network is one without subnetworks, in which there are no internal load balancers. Read for internal ones only.
+    pub(crate) is_legacy_network: bool,
     /// Changes of firewall rules that the credentials do not allow.
     pub(crate) denied: Arc<BTreeMap<String, DeniedFirewall>>,
 }
@@ -87,175 +82,21 @@ pub(crate) struct ChangeReply {
 /// What later parts of a Service need to know of a part.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct PartFacts {
-    /// Whether the object of a shared part exists. There is no instance group in a zone that never had a node.
-    exists: bool,
+    /// Of a shared part.
+    shared: SharedState,
     /// Of a load balancer.
     references: BalancerReferences,
 }
 
-/// The shared objects to which a load balancer refers. When they change, it may not need others any more.
-#[derive(Clone, Debug, Default, PartialEq)]
-struct BalancerReferences {
-    /// Resource paths.
-    paths: BTreeSet<String>,
-}
-
-impl BalancerReferences {
-    fn of<'a>(objects: impl IntoIterator<Item = &'a Object>) -> Self {
-        let mut paths = BTreeSet::new();
-        for object in objects {
-            let texts = [fields::BACKEND_SERVICE, fields::HEALTH_CHECK].map(|field| object.text(field));
-            let all = texts.into_iter().chain(object.texts(fields::GROUPS));
-            paths.extend(all.filter(|path| !path.is_empty()).map(str::to_owned));
-        }
-        Self { paths }
-    }
-
-    /// The shared parts with these objects. A shared backend service refers to others.
-    fn used(&self, directory: &BalancerDirectory) -> BTreeSet<PartKey> {
-        let referred = self.paths.iter().map(|path| last_component(path));
-        let shared = referred.filter(|name| directory.is_shared_backend(name));
-        let backends = shared.filter_map(|name| directory.get(ObjectKind::Backend, name));
-        let of_backends = Self::of(backends);
-        let all = self.paths.iter().chain(&of_backends.paths);
-        all.filter_map(|path| directory.part_of_path(path)).collect()
-    }
-}
-
-impl BalancerDirectory {
-    /// Indexes the listings.
-    pub(crate) fn new(cluster_id: &str, objects: impl IntoIterator<Item = Object>) -> Self {
-        let objects = objects.into_iter().map(|object| ((object.kind, object.key.clone()), object));
-        let mut directory = Self {
-            cluster_id: cluster_id.to_owned(),
-            objects: objects.collect(),
-            used: BTreeSet::new(),
-        };
-        let kinds = [ObjectKind::Backend, ObjectKind::Pool, ObjectKind::Rule];
-        let balancers: BTreeSet<_> = kinds
-            .into_iter()
-            .flat_map(|kind| directory.of(kind).map(|object| object.key.clone()))
-            .filter(|name| !directory.is_shared_backend(name))
-            .collect();
-        directory.used = balancers.iter().flat_map(|name| directory.used_by(name)).collect();
-        directory
-    }
-
-    /// The object with this key.
-    pub(crate) fn get(&self, kind: ObjectKind, key: &str) -> Option<&Object> {
-        self.objects.get(&(kind, key.to_owned()))
-    }
-
-    /// The objects of a kind.
-    pub(crate) fn of(&self, kind: ObjectKind) -> impl Iterator<Item = &Object> {
-        self.objects.values().filter(move |object| object.kind == kind)
-    }
-
-    /// The objects that only the load balancer with this name uses.
-    pub(crate) fn of_balancer<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Object> {
-        let all = self.objects.values();
-        all.filter(move |object| object.kind != ObjectKind::Group && names::owner(&object.key) == name)
-    }
-
-    fn is_shared_backend(&self, name: &str) -> bool {
-        name.starts_with(&names::shared_backend_prefix(&self.cluster_id))
-    }
-
-    /// The shared parts to which the load balancer with this name refers.
-    fn used_by(&self, name: &str) -> BTreeSet<PartKey> {
-        let kinds = [ObjectKind::Backend, ObjectKind::Pool, ObjectKind::Rule];
-        let own = kinds.into_iter().filter_map(|kind| self.get(kind, name));
-        BalancerReferences::of(own).used(self)
-    }
-
-    /// The shared part with the object at this path.
-    fn part_of_path(&self, path: &str) -> Option<PartKey> {
-        let (place, name) = path.rsplit_once('/')?;
-        let (place, collection) = place.rsplit_once('/')?;
-        let is_check = name == names::node_check(&self.cluster_id);
-        match collection {
-            "httpHealthChecks" if is_check => Some(PartKey::NodeHttpCheck),
-            "healthChecks" if is_check => Some(PartKey::NodeCheck),
-            "backendServices" if self.is_shared_backend(name) => {
-                Some(PartKey::SharedBackend(name.to_owned()))
-            }
-            "instanceGroups" if name == names::group(&self.cluster_id) => {
-                Some(PartKey::Group(last_component(place).to_owned()))
-            }
-            _ => None,
-        }
-    }
-
-    /// The zones with an instance group of the cluster.
-    fn zones(&self) -> impl Iterator<Item = &str> {
-        self.of(ObjectKind::Group)
-            .map(|group| group.key.as_str())
-            .filter(|key| !key.contains('/'))
-    }
-
-    /// The addresses that users reserved, by address.
-    fn reserved(&self, balancer: &str) -> BTreeMap<String, ReservedAddress> {
-        let others = self.of(ObjectKind::Address).filter(|address| address.key != balancer);
-        let with_address = others.map(|object| {
-            let reserved = ReservedAddress {
-                scheme: object.text(fields::SCHEME).to_owned(),
-                tier: object.text(fields::TIER).to_owned(),
-            };
-            (object.text(fields::ADDRESS).to_owned(), reserved)
-        });
-        with_address.collect()
-    }
-
-    /// The parts that Services of this scheme share, and that exist, in the order of creation.
-    fn shared_parts(&self, scheme: Scheme) -> Vec<PartKey> {
-        let node_check = names::node_check(&self.cluster_id);
-        match scheme {
-            Scheme::External => {
-                let check = self.get(ObjectKind::HttpCheck, &node_check);
-                let firewall = names::node_http_check_firewall(&self.cluster_id);
-                let exists = check.is_some() || self.get(ObjectKind::CheckFirewall, &firewall).is_some();
-                if exists {
-                    vec![PartKey::NodeHttpCheck]
-                } else {
-                    Vec::new()
-                }
-            }
-            Scheme::Internal => {
-                let mut parts: Vec<_> = self.zones().map(|zone| PartKey::Group(zone.to_owned())).collect();
-                let firewall = names::node_check_firewall(&self.cluster_id);
-                if self.get(ObjectKind::Check, &node_check).is_some()
-                    || self.get(ObjectKind::CheckFirewall, &firewall).is_some()
-                {
-                    parts.push(PartKey::NodeCheck);
-                }
-                let prefix = names::shared_backend_prefix(&self.cluster_id);
-                let shared = self.of(ObjectKind::Backend).filter(|backend| backend.key.starts_with(&prefix));
-                parts.extend(shared.map(|backend| PartKey::SharedBackend(backend.key.clone())));
-                parts
-            }
-        }
-    }
-}
-
-/// The part to which a listed object belongs, by its name.
-pub(crate) fn part_of(object: &Object, cluster_id: &str) -> PartKey {
-    let key = object.key.as_str();
-    if object.kind == ObjectKind::Group {
-        return PartKey::Group(key.to_owned());
-    }
-    let node_check = names::node_check(cluster_id);
-    match object.kind {
-        ObjectKind::HttpCheck if key == node_check => PartKey::NodeHttpCheck,
-        ObjectKind::Check if key == node_check => PartKey::NodeCheck,
-        ObjectKind::CheckFirewall if key == names::node_http_check_firewall(cluster_id) => {
-            PartKey::NodeHttpCheck
-        }
-        ObjectKind::CheckFirewall if key == names::node_check_firewall(cluster_id) => PartKey::NodeCheck,
-        ObjectKind::Backend if key.starts_with(&names::shared_backend_prefix(cluster_id)) => {
-            PartKey::SharedBackend(key.to_owned())
-        }
-        _ => PartKey::Balancer(names::owner(key).to_owned()),
-    }
+/// The state of the object of a shared part.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum SharedState {
+    /// It does not exist. There is no instance group in a zone that never had a node.
+    #[default]
+    Missing,
+    /// It is being created. Nothing can refer to it yet.
+    Accepted,
+    Ready,
 }
 
 impl PartInputs {
@@ -272,15 +113,12 @@ impl PartInputs {
         FirewallAccess {
             is_unmanaged: !settings.manages_firewalls,
             denied: Arc::clone(&self.denied),
+            keeps_tags: settings.node_tags.is_empty() && !self.index.silent.is_empty(),
         }
     }
 }
 
 impl Model {
-    fn spec(&self, service: &ServiceView) -> Spec {
-        Spec::read(service, &self.settings)
-    }
-
     /// The shared parts that the load balancer of a Service needs, in the order of creation.
     fn needed_parts(
         &self,
@@ -288,7 +126,7 @@ impl Model {
         cluster: &ClusterView,
         directory: &BalancerDirectory,
     ) -> BTreeSet<PartKey> {
-        let spec = self.spec(service);
+        let spec = Spec::read(service);
         let mut parts = BTreeSet::new();
         if spec.scheme == Scheme::Internal && self.settings.manages_groups {
             let zones = members::zones(cluster, &self.settings);
@@ -344,11 +182,26 @@ impl Model {
         cluster: &ClusterView,
         inputs: &PartInputs,
     ) -> Vec<InvalidField> {
-        let spec = self.spec(service);
+        let spec = Spec::read(service);
         let mut invalid = spec.invalid.clone();
         invalid.extend(self.invalid_address(service, &spec, inputs));
-        if spec.scheme == Scheme::Internal && spec.subnet.is_none() && !inputs.no_subnetwork.is_empty() {
+        if spec.scheme == Scheme::Internal && inputs.is_legacy_network {
+            let text = format!(
+                "network {:?} is a legacy network, which has no subnetworks; an internal load balancer needs one",
+                last_component(&self.settings.network)
+            );
+            invalid.push(InvalidField::annotation(a::TYPE, text));
+        } else if spec.scheme == Scheme::Internal && spec.subnet.is_none() && !inputs.no_subnetwork.is_empty()
+        {
             invalid.push(InvalidField::annotation(a::SUBNET, &inputs.no_subnetwork));
+        }
+        let ranges = names::port_ranges(spec.ports.iter().copied()).len();
+        if self.settings.manages_firewalls && ranges > PORT_RANGES {
+            let text = format!(
+                "they are {ranges} ranges of ports, and a firewall rule has at most {PORT_RANGES}; use consecutive ports, or several \
+                 Services"
+            );
+            invalid.push(InvalidField::spec("ports", text));
         }
         let members = inputs.members(cluster, &self.settings, spec.scheme);
         let (_, untagged) = members.tags(&inputs.index, &self.settings);
@@ -379,9 +232,9 @@ impl Model {
         }
         let name = names::balancer(&service.id);
         let directory = &inputs.directory;
-        let own = [ObjectKind::Rule, ObjectKind::Address];
-        let own = own.into_iter().filter_map(|kind| directory.get(kind, &name));
-        let is_own = own.into_iter().any(|object| object.text(fields::ADDRESS) == address);
+        let is_own = [ObjectKind::Rule, ObjectKind::Address].into_iter().any(|kind| {
+            directory.get(kind, &name).is_some_and(|object| object.text(fields::ADDRESS) == address)
+        });
         let reserved = directory.reserved(&name);
         match (reserved.get(address), spec.scheme) {
             (Some(reserved), scheme) if reserved.scheme != scheme.as_str() => {
@@ -408,7 +261,7 @@ impl Model {
 
     /// Events about a valid Service.
     fn events(&self, service: &ServiceView, cluster: &ClusterView, inputs: &PartInputs) -> Vec<ServiceEvent> {
-        let (id, spec) = (&service.id, self.spec(service));
+        let (id, spec) = (&service.id, Spec::read(service));
         let members = inputs.members(cluster, &self.settings, spec.scheme);
         let mut events = Vec::new();
         events.extend(IgnoredValue::event(&spec.ignored, id));
@@ -421,17 +274,6 @@ impl Model {
                 a::TYPE
             );
             events.push(ServiceEvent::warning(id, "ConflictingConfiguration", text));
-        }
-        let options = [a::GLOBAL_ACCESS, a::SUBNET];
-        if spec.scheme == Scheme::Internal
-            && self.settings.is_legacy_network
-            && options.iter().any(|key| service.annotation(key).is_some())
-        {
-            let text = format!(
-                "{} have no effect: the network of the cluster is a legacy network",
-                options.join(" and ")
-            );
-            events.push(ServiceEvent::warning(id, "ILBOptionsIgnored", text));
         }
         let what = "Nodes that are not members of the load balancer";
         events.extend(ServiceEvent::nodes_left_out(id, what, &members.left_out));
@@ -465,37 +307,36 @@ impl Model {
             return desired;
         };
         let service = &member.service;
-        let spec = self.spec(service);
+        let spec = Spec::read(service);
         let members = inputs.members(cluster, &self.settings, spec.scheme);
         let (tags, _) = members.tags(&inputs.index, &self.settings);
         if member.follows_nodes() && !members.keeps {
-            desired.groups = Some(self.groups(&members, std::slice::from_ref(member), inputs));
+            desired.groups = self.groups(&members, std::slice::from_ref(member), inputs);
             desired.members = Some(Arc::new(members));
         }
         desired.service = Some(service.id.clone());
         desired.state = match &member.membership {
-            Membership::Active if !self.lacks_shared(member, cluster, &inputs.directory) => {
-                DesiredState::Requested(Box::new(RequestedBalancer {
-                    service: service.id.clone(),
-                    cluster_id: inputs.directory.cluster_id.clone(),
-                    tags,
-                    subnetwork: match &spec.subnet {
-                        Some(name) => self.settings.subnetwork_path(name),
-                        None if spec.scheme == Scheme::Internal => inputs.subnetwork.clone(),
-                        None => String::new(),
-                    },
-                    reserved: inputs.directory.reserved(name),
-                    status: service.status_addresses().next().map(|ip| ip.to_string()).unwrap_or_default(),
-                    settings: Arc::clone(&self.settings),
-                    spec,
-                }))
-            }
+            Membership::Active => DesiredState::Requested(Box::new(RequestedBalancer {
+                service: service.id.clone(),
+                lacks_shared: self.lacks_shared(member, cluster, &inputs.directory),
+                cluster_id: inputs.directory.cluster_id.clone(),
+                tags,
+                subnetwork: match &spec.subnet {
+                    Some(name) => self.settings.subnetwork_path(name),
+                    None if spec.scheme == Scheme::Internal => inputs.subnetwork.clone(),
+                    None => String::new(),
+                },
+                reserved: inputs.directory.reserved(name),
+                status: service.status_addresses().next().map(|ip| ip.to_string()).unwrap_or_default(),
+                settings: Arc::clone(&self.settings),
+                spec,
+            })),
             _ => DesiredState::Unchanged,
         };
         desired
     }
 
-    /// Whether a health check or a backend service that the load balancer needs does not exist yet, although its part served the Service
+    /// Whether a shared object that the load balancer needs is being created, or does not exist yet although its part served the Service
     /// with an earlier spec. The pass that creates it requests another one over this part.
     fn lacks_shared(
         &self,
@@ -504,29 +345,43 @@ impl Model {
         directory: &BalancerDirectory,
     ) -> bool {
         let needed = self.needed_parts(&member.service, cluster, directory);
-        let mut facts = member.facts.iter();
-        facts
-            .any(|(part, facts)| needed.contains(part) && !facts.exists && !matches!(part, PartKey::Group(_)))
+        let mut needed_facts = member.facts.iter().filter(|(part, _)| needed.contains(part));
+        needed_facts.any(|(part, facts)| match facts.shared {
+            SharedState::Ready => false,
+            SharedState::Accepted => true,
+            SharedState::Missing => !matches!(part, PartKey::Group(_)),
+        })
     }
 
-    /// The resource paths of the instance groups of the nodes. Without those that do not exist yet: their parts create them, and this one
-    /// is run again then.
-    fn groups(&self, nodes: &NodeMembers, members: &[PartMember], inputs: &PartInputs) -> Vec<String> {
+    /// The resource paths of the instance groups of the nodes; `None`: they stay, since not all are known. Without those that do not exist
+    /// yet: their parts create them, and this one is run again then.
+    fn groups(
+        &self,
+        nodes: &NodeMembers,
+        members: &[PartMember],
+        inputs: &PartInputs,
+    ) -> Option<Vec<String>> {
         let directory = &inputs.directory;
         if self.settings.manages_groups {
             let cluster_id = &directory.cluster_id;
             let is_missing = |zone: &&str| {
                 let group = PartKey::Group((*zone).to_owned());
                 let mut facts = members.iter().flat_map(|member| &member.facts);
-                facts.any(|(part, facts)| *part == group && !facts.exists)
+                facts.any(|(part, facts)| *part == group && facts.shared != SharedState::Ready)
             };
             let zones = nodes.zones().into_iter().filter(|zone| !is_missing(zone)).take(BACKENDS);
-            return zones.map(|zone| self.settings.group_path(zone, cluster_id)).collect();
+            return Some(zones.map(|zone| self.settings.group_path(zone, cluster_id)).collect());
         }
         let zones = nodes.zones();
-        let is_used = |group: &&Object| zones.contains(group.key.split('/').next().unwrap_or_default());
-        let groups = directory.of(ObjectKind::Group).filter(is_used).take(BACKENDS);
-        groups.map(|group| group.id.clone()).collect()
+        if zones.iter().any(|zone| directory.silent.contains(*zone)) {
+            return None;
+        }
+        let groups = directory
+            .of(ObjectKind::Group)
+            .filter(|group| zones.contains(names::group_zone(&group.key)))
+            .take(BACKENDS)
+            .map(|group| group.id.clone());
+        Some(groups.collect())
     }
 
     /// Whether the members need a shared part. One that does not need it any more may still refer to it until its load balancer has
@@ -576,7 +431,7 @@ impl Model {
         DesiredCheck {
             kind,
             need: Self::need(&key, members, &inputs.directory, |service| {
-                let spec = self.spec(service);
+                let spec = Spec::read(service);
                 spec.scheme == scheme && spec.local_port.is_none()
             }),
             cluster_id: inputs.directory.cluster_id.clone(),
@@ -622,7 +477,7 @@ impl Model {
         let uses = |spec: &Spec| {
             spec.shares_backend && names::shared_backend(cluster_id, spec.protocol, spec.affinity) == name
         };
-        let mut specs = PartMember::staying(members).map(|member| self.spec(&member.service));
+        let mut specs = PartMember::staying(members).map(|member| Spec::read(&member.service));
         let first = specs.find(|spec| uses(spec));
         DesiredSharedBackend {
             name: name.to_owned(),
@@ -630,13 +485,13 @@ impl Model {
                 &PartKey::SharedBackend(name.to_owned()),
                 members,
                 &inputs.directory,
-                |service| uses(&self.spec(service)),
+                |service| uses(&Spec::read(service)),
             ),
             protocol: first.as_ref().map(|spec| spec.protocol.as_str()).unwrap_or_default(),
             affinity: first.as_ref().map(|spec| spec.affinity.as_str()).unwrap_or_default(),
             check: self.settings.global_path("healthChecks", &check),
             groups: if follows && !nodes.keeps {
-                Some(self.groups(&nodes, members, inputs))
+                self.groups(&nodes, members, inputs)
             } else {
                 None
             },
@@ -646,6 +501,8 @@ impl Model {
 
 /// The most instance groups of a backend service.
 const BACKENDS: usize = 250;
+/// The most ranges of ports of a firewall rule.
+const PORT_RANGES: usize = 100;
 
 impl PartModel for Model {
     type Key = PartKey;
@@ -717,41 +574,47 @@ impl PartModel for Model {
         _: &ClusterView,
         directory: &BalancerDirectory,
     ) -> FormerLoadBalancer {
+        if service.class.is_none() && self.settings.serves_only_classes {
+            // The other controller deletes it.
+            return FormerLoadBalancer::Missing;
+        }
         let name = names::balancer(&service.id);
-        let is_ours = |object: &&Object| object.kind != ObjectKind::Address && object.foreign.is_none();
-        match directory.of_balancer(&name).find(is_ours) {
+        let mut own = directory.of_balancer(&name);
+        match own.find(|object| object.kind != ObjectKind::Address && object.foreign.is_none()) {
             Some(object) => FormerLoadBalancer::Ours(object.title()),
             None => FormerLoadBalancer::Missing,
         }
     }
 
-    /// Load balancers of Services that do not exist. Several clusters may be in a project: those of this cluster refer to its health check or
-    /// its instance groups.
+    /// Load balancers of Services that do not exist. Objects have no ownership tag, and several clusters may be in a project: those of this
+    /// cluster have its nodes, or the instance groups with its ID.
     fn orphans(&self, snapshot: &ClusterSnapshot, directory: &BalancerDirectory) -> Vec<Orphan<PartKey>> {
         let known: BTreeSet<_> =
             snapshot.services.iter().map(|service| names::balancer(&service.id)).collect();
-        let check = names::node_check(&directory.cluster_id);
-        let group = format!("/instanceGroups/{}", names::group(&directory.cluster_id));
-        let is_ours = |object: &Object| match object.kind {
-            ObjectKind::Pool => object.text(fields::HEALTH_CHECK).ends_with(&format!("/{check}")),
-            ObjectKind::Backend => object.texts(fields::GROUPS).iter().any(|path| path.ends_with(&group)),
-            _ => false,
+        let is_candidate = |object: &&Object| {
+            let name = object.key.as_str();
+            let is_described = names::described_service(object.text(fields::DESCRIPTION)).is_some();
+            is_described && names::may_be_balancer(name) && !known.contains(name)
         };
-        let roots = directory.of(ObjectKind::Pool).chain(directory.of(ObjectKind::Backend));
-        let orphaned = roots.filter(|object| {
-            names::is_balancer(&object.key) && !known.contains(&object.key) && is_ours(object)
-        });
-        orphaned
-            .map(|object| {
-                let service = names::described_service(object.text(fields::DESCRIPTION));
-                let of = service.map(|service| format!(" of Service {service}")).unwrap_or_default();
-                Orphan {
-                    key: PartKey::Balancer(object.key.clone()),
-                    what: format!("{}{of}", object.title()),
-                    deletable: true,
-                }
-            })
-            .collect()
+        let what = |object: &Object| {
+            let service = names::described_service(object.text(fields::DESCRIPTION)).unwrap_or_default();
+            format!("{} of Service {service}", object.title())
+        };
+        let key = |object: &Object| PartKey::Balancer(object.key.clone());
+        let nodes = members::instances(&snapshot.cluster, &self.settings);
+        let mut orphans = Vec::new();
+        for pool in directory.of(ObjectKind::Pool).filter(is_candidate) {
+            let members = pool.set(INSTANCES);
+            orphans.extend(Orphan::untagged(key(pool), what(pool), members, |member| nodes.contains(member)));
+        }
+        let names = snapshot.own_names(Some(&directory.cluster_id));
+        for backend in directory.of(ObjectKind::Backend).filter(is_candidate) {
+            let groups = backend.texts(fields::GROUPS);
+            orphans.extend(Orphan::untagged(key(backend), what(backend), &groups, |group| {
+                names.owner(last_component(group)) == NameOwner::Cluster
+            }));
+        }
+        orphans
     }
 
     fn check(
@@ -782,10 +645,11 @@ impl PartModel for Model {
             let service = &member.service;
             let invalid = self.invalid(service, cluster, inputs);
             let is_balancer = matches!(key, PartKey::Balancer(_));
-            if is_balancer && self.spec(service).is_mixed {
+            // Each of its parts refuses it, and the later ones wait for the first.
+            if Spec::read(service).is_mixed {
                 let text = "LoadBalancer with multiple protocols are not supported.";
-                let reason = "LoadBalancerMixedProtocolNotSupported";
-                result.events.push(ServiceEvent::warning(&service.id, reason, text));
+                result.events.push(ServiceEvent::warning(&service.id, MIXED_PROTOCOLS, text));
+                result.conditions.push((service.id.clone(), ports_condition(true)));
             }
             if !invalid.is_empty() {
                 result.refused.push((service.id.clone(), InvalidField::error(&invalid)));
@@ -831,12 +695,29 @@ impl PartModel for Model {
         }
     }
 
-    fn required_facts(&self, key: &PartKey, _: &PartKey) -> RequiredFacts {
-        match key {
-            // What they refer to must be ready.
-            PartKey::Balancer(_) | PartKey::SharedBackend(_) => RequiredFacts::Finished,
-            PartKey::NodeHttpCheck | PartKey::Group(_) | PartKey::NodeCheck => RequiredFacts::Accepted,
+    fn required_facts(&self, key: &PartKey, earlier: &PartKey) -> RequiredFacts {
+        match (key, earlier) {
+            // The facts of a shared part say whether it is ready.
+            (PartKey::Balancer(_), _) => RequiredFacts::Accepted,
+            (PartKey::SharedBackend(_), PartKey::SharedBackend(_)) => RequiredFacts::Independent,
+            // What it refers to must be ready.
+            (PartKey::SharedBackend(_), _) => RequiredFacts::Finished,
+            // One that the load balancer does not need any more follows it, by its references.
+            (_, PartKey::Balancer(_) | PartKey::SharedBackend(_)) => RequiredFacts::Accepted,
+            (
+                PartKey::NodeHttpCheck | PartKey::Group(_) | PartKey::NodeCheck,
+                PartKey::NodeHttpCheck | PartKey::Group(_) | PartKey::NodeCheck,
+            ) => RequiredFacts::Independent,
         }
+    }
+
+    /// While its object is being created, a shared part says so: the address of a load balancer is reserved meanwhile.
+    fn early_facts(&self, key: &PartKey, member: &PartMember, observed: &Objects) -> Option<PartFacts> {
+        let mut facts = self.facts(key, member, observed)?.facts;
+        if facts.shared == SharedState::Ready {
+            facts.shared = SharedState::Accepted;
+        }
+        Some(facts)
     }
 
     /// The answer to a change is an operation, which does not have the address.
@@ -873,7 +754,9 @@ impl PartModel for Model {
             if matches!(member.membership, Membership::Frozen(_)) {
                 return None;
             }
-            output.facts.exists = observed.all.iter().any(|object| object.kind != ObjectKind::CheckFirewall);
+            if observed.all.iter().any(|object| object.kind != ObjectKind::CheckFirewall) {
+                output.facts.shared = SharedState::Ready;
+            }
             return Some(output);
         };
         let mut annotate = |key: &str, value: Option<&str>| {
@@ -898,6 +781,25 @@ impl PartModel for Model {
         if !address.is_empty() {
             output.effects.ingress = Some(vec![Ingress::address(address, IpMode::Vip)]);
         }
+        let was_refused = member.service.conditions.iter().any(|condition| &*condition.kind == PORTS_ERROR);
+        if was_refused && !Spec::read(&member.service).is_mixed {
+            output.effects.conditions.insert(PORTS_ERROR.to_owned(), ports_condition(false));
+        }
         Some(output)
+    }
+}
+
+/// The condition that says whether the ports of a Service are refused.
+fn ports_condition(is_refused: bool) -> Condition {
+    let (reason, message) = if is_refused {
+        (MIXED_PROTOCOLS, "LoadBalancer with multiple protocols are not supported")
+    } else {
+        ("LoadBalancerPortsSupported", "All ports have the same protocol")
+    };
+    Condition {
+        kind: PORTS_ERROR.into(),
+        is_true: is_refused,
+        reason: reason.into(),
+        message: message.into(),
     }
 }

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+/// The name of the load balancer of a Service. Most of its objects have the same name.
+pub(crate) use ccm_core::load_balancer::default_name as balancer;
 use ccm_core::load_balancer::{Protocol, ServiceId};
 
 /// The most characters of a load balancer's name.
@@ -16,19 +18,6 @@ const HTTP_CHECK_FIREWALL: &str = "-http-hc";
 const CHECK_FIREWALL: &str = "-hc";
 /// The shortest prefix of the names of instance groups, which is also their name in a cluster without an ID.
 const GROUP: &str = "k8s-ig";
-
-/// The name of the load balancer of a Service. Most of its objects have the same name.
-pub(crate) fn balancer(id: &ServiceId) -> String {
-    let mut name = format!("a{}", id.uid.replace('-', ""));
-    name.truncate(name.floor_char_boundary(NAME_LENGTH));
-    name
-}
-
-/// Whether a name has the form of [`balancer`] for a Service whose UID is a UUID.
-pub(crate) fn is_balancer(name: &str) -> bool {
-    let is_hex = |c: char| c.is_ascii_digit() || ('a'..='f').contains(&c);
-    name.len() == NAME_LENGTH && name.strip_prefix('a').is_some_and(|uid| uid.chars().all(is_hex))
-}
 
 /// Whether a name may be one of [`balancer`], for a Service with any UID.
 pub(crate) fn may_be_balancer(name: &str) -> bool {
@@ -78,6 +67,11 @@ pub(crate) fn group(cluster_id: &str) -> String {
     } else {
         format!("{GROUP}--{cluster_id}")
     }
+}
+
+/// The zone of an instance group, whose key is the zone or `<zone>/<name>`.
+pub(crate) fn group_zone(key: &str) -> &str {
+    key.split('/').next().unwrap_or_default()
 }
 
 /// The backend service that internal load balancers with the same protocol and session affinity share.
@@ -160,14 +154,16 @@ pub(crate) fn port_ranges(ports: impl IntoIterator<Item = u16>) -> Vec<String> {
             _ => ranges.push((port, port)),
         }
     }
-    let text = |(first, last)| {
-        if first == last {
-            format!("{first}")
-        } else {
-            format!("{first}-{last}")
-        }
-    };
-    ranges.into_iter().map(text).collect()
+    ranges
+        .into_iter()
+        .map(|(first, last)| {
+            if first == last {
+                format!("{first}")
+            } else {
+                format!("{first}-{last}")
+            }
+        })
+        .collect()
 }
 
 #[cfg(test)]
@@ -179,7 +175,7 @@ mod tests {
         let id = ServiceId::new("default", "web", "0b1d5fc4-93a1-4b4b-8cde-0f9c1e2d3a4b");
         let name = balancer(&id);
         assert_eq!(name, "a0b1d5fc493a14b4b8cde0f9c1e2d3a4");
-        assert!(is_balancer(&name) && !is_balancer("a0b1d5fc") && !is_balancer(&firewall(&name)));
+        assert!(may_be_balancer(&name) && !may_be_balancer(&firewall(&name)));
         assert_eq!(firewall(&name), format!("k8s-fw-{name}"));
         assert_eq!(deny_firewall(&name), format!("k8s-fw-{name}-deny"));
         assert_eq!(http_check_firewall(&name), format!("k8s-{name}-http-hc"));

@@ -3,6 +3,7 @@
 use ccm_core::{
     FlagValues,
     config::{KeyPath, Problems},
+    controllers::{ControllerNames, SERVICE_CONTROLLER},
 };
 use ipnet::Ipv4Net;
 
@@ -28,8 +29,6 @@ pub(crate) struct BalancerSettings {
     pub(crate) zones: Vec<String>,
     /// The resource path of the network.
     pub(crate) network: String,
-    /// A network without subnetworks.
-    pub(crate) is_legacy_network: bool,
     /// The network tags of nodes; empty: they are derived from the instances.
     pub(crate) node_tags: Vec<String>,
     /// The networks from which Google checks the health of instances, sorted.
@@ -42,6 +41,8 @@ pub(crate) struct BalancerSettings {
     pub(crate) leaves_new_internal: bool,
     /// Whether external load balancers without a class are left to another controller.
     pub(crate) leaves_new_external: bool,
+    /// Whether Services without a class are left to another controller.
+    pub(crate) serves_only_classes: bool,
     /// Whether Services get annotations with the names of their objects.
     pub(crate) annotates: bool,
     /// Whether a rule denies all other traffic to an external load balancer.
@@ -49,6 +50,14 @@ pub(crate) struct BalancerSettings {
     /// Whether such rules are deleted when they are no longer wanted.
     pub(crate) deletes_denies: bool,
 }
+
+/// The names of upstream's service controller for Services with a class of GCE.
+pub(crate) const CLASS_CONTROLLER: ControllerNames = ControllerNames {
+    name: "gke-service-lb-controller",
+    aliases: &["gke-service"],
+    migration_name: None,
+    client_name: "service-controller",
+};
 
 impl BalancerSettings {
     /// The settings of the config file and the flags. The site is not known yet.
@@ -68,6 +77,7 @@ impl BalancerSettings {
             manages_groups: !has_feature(SKIP_GROUPS),
             leaves_new_internal: has_feature(ILB_SUBSETS),
             leaves_new_external: flags.boolean(&LEAVE_EXTERNAL),
+            serves_only_classes: serves_only_classes(flags),
             annotates: flags.boolean(&ANNOTATE),
             denies,
             deletes_denies,
@@ -118,6 +128,14 @@ impl BalancerSettings {
     }
 }
 
+/// Whether `--controllers` has upstream's controller for Services with a class, and not the one for the others.
+fn serves_only_classes(flags: &FlagValues) -> bool {
+    let values = flags.given("controllers").unwrap_or_default();
+    let items: Vec<_> = values.iter().flat_map(|value| value.split(',')).collect();
+    let serves_others = SERVICE_CONTROLLER.listed(&items).unwrap_or_else(|| items.contains(&"*"));
+    CLASS_CONTROLLER.listed(&items) == Some(true) && !serves_others
+}
+
 /// The networks from which Google checks the health of instances.
 fn check_ranges(flags: &FlagValues, problems: &mut Problems) -> Vec<String> {
     let mut ranges = Vec::new();
@@ -131,4 +149,24 @@ fn check_ranges(flags: &FlagValues, problems: &mut Problems) -> Vec<String> {
         ranges.push(text.to_owned());
     }
     networks(ranges)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_services_with_a_class_are_served_without_the_controller_for_the_others() {
+        let only_classes = |values: &[&str]| {
+            let values: Vec<_> = values.iter().map(ToString::to_string).collect();
+            serves_only_classes(&[("controllers".to_owned(), values)].into_iter().collect())
+        };
+        assert!(!serves_only_classes(&FlagValues::default()));
+        assert!(only_classes(&["gke-service-lb-controller"]));
+        assert!(only_classes(&["*,-service-lb-controller,gke-service"]));
+        assert!(only_classes(&["gke-service-lb-controller", "-service-lb-controller"]));
+        assert!(!only_classes(&["gke-service-lb-controller,service"]));
+        assert!(!only_classes(&["*,gke-service-lb-controller"]));
+        assert!(!only_classes(&["-service-lb-controller,-gke-service-lb-controller"]));
+    }
 }

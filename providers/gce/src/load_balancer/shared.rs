@@ -55,8 +55,11 @@ impl DesiredCheck {
             // The firewall rule is deleted after the health check, which stays if others use it.
             Need::None => {
                 let has_check = observed.of(self.kind).next().is_some();
-                let stays = |object: &Object| has_check && object.kind == ObjectKind::CheckFirewall;
-                observed.all.iter().filter(|object| stays(object)).cloned().collect()
+                if has_check {
+                    observed.of(ObjectKind::CheckFirewall).cloned().collect()
+                } else {
+                    Vec::new()
+                }
             }
             Need::Full => self.objects(observed),
         };
@@ -104,8 +107,10 @@ impl DesiredGroup {
         let mut group = Object::new(ObjectKind::Group, &self.zone);
         group.if_present = self.need == Need::Unchanged;
         if let Some(members) = &self.members {
-            let present = observed.get(ObjectKind::Group, &self.zone);
-            let present = present.map(|group| group.set(INSTANCES)).unwrap_or_default();
+            let present = observed
+                .get(ObjectKind::Group, &self.zone)
+                .map(|group| group.set(INSTANCES))
+                .unwrap_or_default();
             let desired = members.with_unplaced(members.in_zone(&self.zone).cloned(), present);
             // A backend service may still have the group when the last node of its zone leaves, so that it cannot be deleted.
             group.if_present |= desired.is_empty();

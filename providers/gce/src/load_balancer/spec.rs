@@ -89,6 +89,7 @@ pub(crate) fn may_have_been(service: &ServiceView, scheme: Scheme) -> bool {
 /// The controller that is responsible for a Service.
 pub(crate) fn claims(service: &ServiceView, settings: &BalancerSettings) -> Claim {
     match service.class.as_deref() {
+        None if settings.serves_only_classes => return Claim::NotOurs,
         None => {}
         Some(EXTERNAL_CLASS | INTERNAL_CLASS) => return Claim::Ours,
         Some(class) if OTHER_CLASSES.contains(&class) => return Claim::Elsewhere,
@@ -185,7 +186,7 @@ pub(crate) struct Spec {
 
 impl Spec {
     /// Reads a Service.
-    pub(crate) fn read(service: &ServiceView, settings: &BalancerSettings) -> Self {
+    pub(crate) fn read(service: &ServiceView) -> Self {
         let scheme = Scheme::of(service);
         let mut annotations = AnnotationReader::new(&service.annotations);
         let tier = match scheme {
@@ -203,7 +204,6 @@ impl Spec {
         }
         let is_true = |key| service.annotation(key) == Some("true");
         let is_internal = scheme == Scheme::Internal;
-        let has_options = is_internal && !settings.is_legacy_network;
         let local_port = service.health_check_port();
         let shares =
             service.annotation(a::SHARE_BACKEND).or_else(|| service.annotation(a::OLD_SHARE_BACKEND));
@@ -220,9 +220,9 @@ impl Spec {
             address: service.load_balancer_ip.trim().to_owned(),
             ranges: ranges.texts(),
             local_port,
-            global_access: has_options && is_true(a::GLOBAL_ACCESS),
+            global_access: is_internal && is_true(a::GLOBAL_ACCESS),
             subnet: match service.annotation_text(a::SUBNET) {
-                Some(name) if has_options => Some(name.to_owned()),
+                Some(name) if is_internal => Some(name.to_owned()),
                 _ => None,
             },
             shares_backend: is_internal && local_port.is_none() && shares == Some("true"),
@@ -354,27 +354,38 @@ mod tests {
     }
 
     #[test]
+    fn services_without_a_class_may_belong_to_another_controller() {
+        let settings = BalancerSettings {
+            serves_only_classes: true,
+            ..BalancerSettings::default()
+        };
+        assert_eq!(claims(&of_class(EXTERNAL_CLASS), &settings), Claim::Ours);
+        assert_eq!(claims(&of_class("acme"), &settings), Claim::NotOurs);
+        // Its finalizers are those of the other controller.
+        let served = service(&[], &[ServiceView::FINALIZER, EXTERNAL_FINALIZER]);
+        assert_eq!(claims(&served, &settings), Claim::NotOurs);
+    }
+
+    #[test]
     fn wrong_values_are_refused_by_name() {
-        let settings = BalancerSettings::default();
         let mut wrong = service(&[(a::NETWORK_TIER, "Gold")], &[]);
         let mut udp = wrong.ports[0].clone();
         udp.protocol = Protocol::Udp;
         wrong.ports.push(udp);
         wrong.source_ranges = Some(vec!["10.0.0.1".into()]);
-        let spec = Spec::read(&wrong, &settings);
+        let spec = Spec::read(&wrong);
         assert!(spec.is_mixed);
         let messages: Vec<_> = spec.invalid.iter().map(|invalid| invalid.message.as_str()).collect();
         assert_eq!(messages.len(), 3, "{messages:?}");
         assert!(messages[0].contains("\"Gold\"") && messages[1].contains("10.0.0.1"), "{messages:?}");
         assert!(messages[2].contains("mixed protocols"), "{messages:?}");
         let internal = service(&[(a::NETWORK_TIER, "Gold"), (a::TYPE, "Internal")], &[]);
-        assert_eq!(Spec::read(&internal, &settings).invalid, []);
+        assert_eq!(Spec::read(&internal).invalid, []);
     }
 
     #[test]
     fn an_internal_rule_lists_at_most_five_ports() {
-        let settings = BalancerSettings::default();
-        let ports = |ports: &[u16]| Spec::read(&testkit::service("web", ports), &settings);
+        let ports = |ports: &[u16]| Spec::read(&testkit::service("web", ports));
         assert_eq!(ports(&[443, 80, 443]).listed_ports(), Some(vec!["443".to_owned(), "80".to_owned()]));
         assert_eq!(ports(&[1, 2, 3, 4, 5, 6]).listed_ports(), None);
         assert_eq!(ports(&[8080, 80, 443]).port_range(), "80-8080");
@@ -388,24 +399,17 @@ mod tests {
             (a::SUBNET, "other"),
             (a::OLD_SHARE_BACKEND, "true"),
         ];
-        let settings = BalancerSettings::default();
-        let external = Spec::read(&service(&options, &[]), &settings);
+        let external = Spec::read(&service(&options, &[]));
         assert!(!external.global_access && external.subnet.is_none() && !external.shares_backend);
         let internal = [&options[..], &[(a::TYPE, "Internal")]].concat();
         let internal = service(&internal, &[]);
-        let spec = Spec::read(&internal, &settings);
+        let spec = Spec::read(&internal);
         assert!(spec.global_access && spec.subnet.as_deref() == Some("other") && spec.shares_backend);
         let local = ServiceView {
             external_policy: ccm_core::load_balancer::Policy::Local,
             health_check_node_port: 31000,
             ..internal.clone()
         };
-        assert!(!Spec::read(&local, &settings).shares_backend);
-        let legacy = BalancerSettings {
-            is_legacy_network: true,
-            ..settings
-        };
-        let spec = Spec::read(&internal, &legacy);
-        assert!(!spec.global_access && spec.subnet.is_none());
+        assert!(!Spec::read(&local).shares_backend);
     }
 }

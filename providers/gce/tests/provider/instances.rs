@@ -6,7 +6,10 @@ use ccm_core::{
     ErrorKind, InstanceQuery, InstanceState, Need, NodeView, Power, Result,
     testkit::nodes::{ask, node_view},
 };
-use ccm_testbed::gce::{GceOptions, ZONES};
+use ccm_testbed::{
+    gce::{GceOptions, ZONES},
+    proxy::{Action, Rule},
+};
 use serde_json::{Value, json};
 
 use crate::stage::{Stage, build_with, present, query};
@@ -40,12 +43,14 @@ async fn one_list_for_each_zone_describes_all_nodes() {
     }
     assert_eq!(stage.calls(), vec!["instances.list"; ZONES.len()]);
 
-    // With provider IDs, too. The Go program reads each instance.
+    // With provider IDs, a zone without nodes is not read. The Go program reads each instance.
     stage.gce.proxy.forget();
     let queries: Vec<_> =
         machines.iter().map(|machine| query(&machine.node, Some(&machine.provider_id))).collect();
-    assert!(stage.describe(&queries).await.into_iter().all(|answer| answer.is_ok()));
-    assert_eq!(stage.calls(), vec!["instances.list"; ZONES.len()]);
+    for (machine, answer) in machines.iter().zip(stage.describe(&queries).await) {
+        assert_eq!(present(answer).provider_id, machine.provider_id);
+    }
+    assert_eq!(stage.calls(), vec!["instances.list"; 3]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -64,13 +69,13 @@ async fn one_node_is_found_by_one_read_or_one_for_each_zone() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_few_nodes_are_read_one_by_one() {
     let stage = Stage::new("").await;
-    let machines = stage.machines(4).await;
+    let machines = stage.machines(3).await;
     let queries: Vec<_> =
         machines.iter().map(|machine| query(&machine.node, Some(&machine.provider_id))).collect();
     assert!(stage.describe(&queries).await.into_iter().all(|answer| answer.is_ok()));
     assert_eq!(
         stage.calls(),
-        vec!["instances.get"; 4],
+        vec!["instances.get"; 3],
         "a list of each zone has no fewer calls, and more instances"
     );
 }
@@ -122,6 +127,76 @@ async fn a_list_that_fails_in_one_zone_is_no_answer() {
     for answer in stage.describe(&queries).await {
         assert_eq!(answer.unwrap_err().kind(), ErrorKind::PermissionDenied);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_zone_that_does_not_answer_concerns_only_its_own_nodes() {
+    let stage = Stage::new("").await;
+    let machines = stage.machines(9).await;
+    let silent = format!("/zones/{}/", ZONES[1]);
+    let path = silent.clone();
+    stage
+        .gce
+        .proxy
+        .add(Rule::when(move |request| request.path.contains(&path), Action::Reset));
+    let queries: Vec<_> =
+        machines.iter().map(|machine| query(&machine.node, Some(&machine.provider_id))).collect();
+    for (machine, answer) in machines.iter().zip(stage.describe(&queries).await) {
+        let is_silent = machine.id.contains(&silent);
+        assert_eq!(answer.is_err(), is_silent, "{machine:?}: {answer:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_page_of_a_list_is_read_again_or_is_no_answer() {
+    let stage = Stage::new("").await;
+    // A page has at most 500 instances.
+    let names: Vec<_> = (1..=501).map(|at| format!("n-{at}")).collect();
+    stage.gce.create_instances(&names, &ZONES[..1], &json!({})).await.unwrap();
+    stage.gce.proxy.forget();
+    let queries: Vec<_> = names.iter().map(|name| query(name, None)).collect();
+    let lost = Rule::when(|request| request.query.contains("pageToken"), Action::Truncate);
+    stage.gce.proxy.add(lost.clone().at(1));
+    for answer in stage.describe(&queries).await {
+        present(answer);
+    }
+    assert_eq!(stage.count("instances.list"), ZONES.len() + 2, "{:?}", stage.calls());
+
+    stage.gce.proxy.add(lost);
+    assert!(stage.describe(&queries).await.iter().all(Result::is_err));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn html_in_place_of_json_is_no_answer() {
+    let stage = Stage::new("").await;
+    let machines = stage.machines(9).await;
+    let page = Action::answer(200, "<html><body>Sign in</body></html>");
+    let rule = stage.gce.proxy.add(Rule::when(|request| request.resource == "compute", page));
+    let queries: Vec<_> =
+        machines.iter().map(|machine| query(&machine.node, Some(&machine.provider_id))).collect();
+    for answer in stage.describe(&queries).await {
+        assert_eq!(answer.unwrap_err().kind(), ErrorKind::Unexpected);
+    }
+    stage.gce.proxy.remove(rule);
+    for answer in stage.describe(&queries).await {
+        present(answer);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_instance_without_interface_is_refused_by_name_and_exists() {
+    let stage = Stage::new("").await;
+    stage.launch(&["bare"], &json!({"networkInterfaces": []})).await;
+    let id = format!("gce://{}/{}/bare", stage.gce.project(), ZONES[0]);
+    let error = stage.find("bare", Some(&id)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidSpec);
+    assert!(error.report().contains("bare has no network interface"), "{error:?}");
+    // Its node is not deleted.
+    let existence = InstanceQuery {
+        need: Need::Existence,
+        ..query("bare", Some(&id))
+    };
+    assert_eq!(present(ask(&*stage.cloud, existence).await).provider_id, id);
 }
 
 #[tokio::test(flavor = "multi_thread")]

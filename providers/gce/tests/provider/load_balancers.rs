@@ -30,8 +30,8 @@ use crate::stage::build_with;
 pub(crate) const CLUSTER_ID: &str = "c1";
 /// The name of the load balancer of the Service `web`.
 const WEB: &str = "auidweb";
-const INTERNAL: &str = "networking.gke.io/load-balancer-type";
-const NOTHING: Vec<String> = Vec::new();
+pub(crate) const INTERNAL: &str = "networking.gke.io/load-balancer-type";
+pub(crate) const NOTHING: Vec<String> = Vec::new();
 /// Flags of deny rules.
 const DENY: [(&str, &str); 2] = [
     ("enable-l4-deny-firewall", "true"),
@@ -51,8 +51,13 @@ const KINDS: [&str; 8] = [
 
 /// A provider without state.
 pub(crate) async fn start(gce: &GceCloud, conf: &str, flags: &[(&str, &str)]) -> Arc<dyn Cloud> {
+    start_as(CLUSTER_ID, gce, conf, flags).await
+}
+
+/// A provider without state, for the cluster with this ID.
+pub(crate) async fn start_as(id: &str, gce: &GceCloud, conf: &str, flags: &[(&str, &str)]) -> Arc<dyn Cloud> {
     let cloud = build_with(gce, conf, flags).await.unwrap();
-    cloud.cluster_id().unwrap().set(Ok(CLUSTER_ID));
+    cloud.cluster_id().unwrap().set(Ok(id));
     cloud
 }
 
@@ -63,10 +68,10 @@ pub(crate) async fn node(gce: &GceCloud, name: &str) -> ServiceNode {
 }
 
 /// A cluster in a project of its own.
-struct Project {
-    gce: GceCloud,
-    cluster: TestCluster,
-    conf: String,
+pub(crate) struct Project {
+    pub(crate) gce: GceCloud,
+    pub(crate) cluster: TestCluster,
+    pub(crate) conf: String,
     flags: Vec<(&'static str, &'static str)>,
 }
 
@@ -85,7 +90,7 @@ impl DerefMut for Project {
 }
 
 impl Project {
-    async fn with(
+    pub(crate) async fn with(
         options: &GceOptions,
         nodes: usize,
         more: &str,
@@ -108,54 +113,54 @@ impl Project {
     }
 
     /// A project with three nodes, each in its own zone.
-    async fn new() -> Self {
+    pub(crate) async fn new() -> Self {
         Self::with(&GceOptions::default(), 3, "", &[]).await
     }
 
     /// Reconciles until nothing changes; returns the calls that wrote.
-    async fn settle(&mut self) -> Vec<String> {
+    pub(crate) async fn settle(&mut self) -> Vec<String> {
         self.gce.proxy.forget();
         self.cluster.settle().await.unwrap();
         self.writes()
     }
 
-    fn writes(&self) -> Vec<String> {
+    pub(crate) fn writes(&self) -> Vec<String> {
         self.gce.proxy.writes().into_iter().map(|request| request.name).collect()
     }
 
     /// As [`Self::settle`], and asserts that no Service has a problem.
-    async fn settle_well(&mut self) -> Vec<String> {
+    pub(crate) async fn settle_well(&mut self) -> Vec<String> {
         let writes = self.settle().await;
         self.assert_no_complaints();
         writes
     }
 
     /// Restarts the process without state.
-    async fn restart(&mut self) {
+    pub(crate) async fn restart(&mut self) {
         self.cluster.cloud = start(&self.gce, &self.conf, &self.flags).await;
     }
 
     /// Asserts that neither this process nor the next one writes.
-    async fn assert_settled(&mut self) {
+    pub(crate) async fn assert_settled(&mut self) {
         assert_eq!(self.settle_well().await, NOTHING);
         self.restart().await;
         assert_eq!(self.settle_well().await, NOTHING);
     }
 
     /// The objects of a kind.
-    async fn objects(&self, kind: &str) -> Vec<Value> {
+    pub(crate) async fn objects(&self, kind: &str) -> Vec<Value> {
         self.gce.objects(&[kind]).await.unwrap().into_values().collect()
     }
 
     /// The object of a kind with this name.
-    async fn object(&self, kind: &str, name: &str) -> Value {
+    pub(crate) async fn object(&self, kind: &str, name: &str) -> Value {
         let objects = self.objects(kind).await;
         let found = objects.iter().find(|object| object["name"] == name);
         found.unwrap_or_else(|| panic!("no {name} in {objects:#?}")).clone()
     }
 
     /// The names of the objects of all kinds.
-    async fn names(&self) -> Vec<String> {
+    pub(crate) async fn names(&self) -> Vec<String> {
         let objects = self.gce.objects(&KINDS).await.unwrap();
         let short = |path: &String| path.rsplit('/').take(2).collect::<Vec<_>>().join(" of ");
         let mut names: Vec<_> = objects.keys().map(short).collect();
@@ -164,7 +169,7 @@ impl Project {
     }
 
     /// Reserves an address.
-    async fn reserve(&self, name: &str, more: &Value) -> String {
+    pub(crate) async fn reserve(&self, name: &str, more: &Value) -> String {
         let mut body = json!({"name": name});
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         self.gce.call(Method::POST, "regions/us-central1/addresses", Some(&body)).await.unwrap();
@@ -172,12 +177,12 @@ impl Project {
     }
 
     /// The address in the status of a Service.
-    fn address(&mut self, name: &str) -> String {
+    pub(crate) fn address(&mut self, name: &str) -> String {
         self.service(name).ingress[0].ip.as_deref().unwrap().to_owned()
     }
 
     /// Deletes all Services, and asserts that only these objects are left. Returns the calls that wrote.
-    async fn delete(&mut self, left: &[&str]) -> Vec<String> {
+    pub(crate) async fn delete(&mut self, left: &[&str]) -> Vec<String> {
         for service in &mut self.cluster.services {
             service.deleting = true;
         }

@@ -3,6 +3,8 @@
 
 mod balancer_conformance;
 mod conformance;
+mod costs;
+mod faults;
 mod instances;
 mod load_balancers;
 mod routes;

@@ -146,10 +146,13 @@ impl CloudCheck<'_> {
                 return None;
             }
         };
-        let all = in_time(self.reads.discovery.external_networks(Priority::User)).await;
-        let choices = all.map(|all| {
-            let all = all.iter().take(CHOICES);
-            let named: Vec<_> = all.map(|network| format!("{} ({})", network.id, network.name)).collect();
+        let networks = in_time(self.reads.discovery.external_networks(Priority::User)).await;
+        let choices = networks.map(|networks| {
+            let named: Vec<_> = networks
+                .iter()
+                .take(CHOICES)
+                .map(|network| format!("{} ({})", network.id, network.name))
+                .collect();
             named.join(", ")
         });
         let fix = match choices {

@@ -96,7 +96,9 @@ fn event_warnings(
 ) -> Vec<ServiceFinding> {
     // These are reported already.
     spec.ignored.clear();
-    if let Some(method) = can.methods.first().filter(|_| !METHODS.contains(&&*spec.method)) {
+    if !METHODS.contains(&&*spec.method)
+        && let Some(method) = can.methods.first()
+    {
         (*method).clone_into(&mut spec.method);
     }
     let inputs = PartInputs {
@@ -104,7 +106,18 @@ fn event_warnings(
         ..PartInputs::default()
     };
     let warnings = warnings::warnings(settings, service, &spec, &ClusterView::default(), &inputs);
-    let place = |reason| match reason {
+    let each = warnings.into_iter().map(|warning| ServiceFinding {
+        severity: Severity::Warning,
+        field: field_of_warning(service, warning.reason),
+        message: warning.message,
+        fix: String::new(),
+    });
+    each.collect()
+}
+
+/// The field of a Service that a Warning with this reason is about.
+fn field_of_warning(service: &ServiceView, reason: &str) -> Field {
+    match reason {
         "LoadBalancerSourceRangesIgnored" | "LoadBalancerSourceRangesLeftOut" => {
             if service.source_ranges.is_some() {
                 Field::Spec("loadBalancerSourceRanges")
@@ -119,12 +132,5 @@ fn event_warnings(
         "LoadBalancerSingleStack" => Field::Spec("ipFamilyPolicy"),
         "LoadBalancerFloatingIPSkipped" | "LoadBalancerAddressFamily" => Field::Spec("ipFamilies"),
         _ => Field::Whole,
-    };
-    let each = warnings.into_iter().map(|warning| ServiceFinding {
-        severity: Severity::Warning,
-        field: place(warning.reason),
-        message: warning.message,
-        fix: String::new(),
-    });
-    each.collect()
+    }
 }

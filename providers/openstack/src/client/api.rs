@@ -269,7 +269,7 @@ impl Api {
         priority: Priority,
     ) -> Result<T> {
         let (service, unversioned) = (get.endpoint.service, true);
-        let endpoint = Endpoint { service, unversioned };
+        let endpoint = RequestTarget { service, unversioned };
         rest::json(self, &Call { endpoint, ..get }, priority).await
     }
 
@@ -307,7 +307,7 @@ impl Api {
 
 /// The target of a request.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Endpoint {
+pub(crate) struct RequestTarget {
     service: Service,
     /// The service's URL without its version.
     unversioned: bool,
@@ -315,7 +315,7 @@ pub(crate) struct Endpoint {
 
 impl RestApi for Api {
     type Operation = Op;
-    type Endpoint = Endpoint;
+    type Endpoint = RequestTarget;
     type Credentials = Arc<Token>;
 
     // A page of a thousand servers has about three megabytes; with much metadata ten times that. The limit is lower in
@@ -341,7 +341,7 @@ impl RestApi for Api {
         self.keystone.renew(refused.generation).await.map(Some)
     }
 
-    async fn base_url(&self, endpoint: Endpoint) -> Result<Url> {
+    async fn base_url(&self, endpoint: RequestTarget) -> Result<Url> {
         let url = self.endpoint(endpoint.service).await?;
         Ok(if endpoint.unversioned {
             catalog::unversioned(url)
@@ -354,7 +354,7 @@ impl RestApi for Api {
         token.apply(request)
     }
 
-    fn is_success(&self, endpoint: Endpoint, method: &Method, status: StatusCode) -> bool {
+    fn is_success(&self, endpoint: RequestTarget, method: &Method, status: StatusCode) -> bool {
         match status {
             StatusCode::OK => true,
             // The status of a list of versions.
@@ -381,12 +381,12 @@ impl RestApi for Api {
 }
 
 /// A call of the cloud's API.
-pub(crate) type Call<'a> = rest::Call<'a, Op, Endpoint>;
+pub(crate) type Call<'a> = rest::Call<'a, Op, RequestTarget>;
 
 /// A call below a service's URL.
 pub(crate) fn call<'a>(op: Op, service: Service, method: Method, path: &'a [&'a str]) -> Call<'a> {
     let unversioned = false;
-    let endpoint = Endpoint { service, unversioned };
+    let endpoint = RequestTarget { service, unversioned };
     Call::new(op, endpoint, method, path)
 }
 

@@ -25,7 +25,7 @@ use tokio::time::Instant;
 use tracing::{Instrument, debug, warn};
 use url::Url;
 
-use self::answer::{AUTH_TOKEN, SUBJECT_TOKEN, User, below};
+use self::answer::{AUTH_TOKEN, SUBJECT_TOKEN, TokenUser, below};
 use super::{
     catalog::{Catalog, Interface, Service},
     generation::Generation,
@@ -54,7 +54,7 @@ pub(crate) struct Token {
     renew_at: Instant,
     expires_at: Instant,
     /// The user and project that Keystone issued it for.
-    holder: User,
+    holder: TokenUser,
 }
 
 /// Omits the token.
@@ -290,7 +290,7 @@ impl Keystone {
 
     /// Sends a request and returns the answer, whatever its status.
     async fn send(&self, op: Op, request: RequestBuilder) -> Result<Answer> {
-        let attempt = || async {
+        let answer = self.gate.call(op, Priority::User, || async {
             let (http, request) = request.try_clone().map_or((None, None), |r| {
                 let (http, request) = r.build_split();
                 (Some(http), Some(request))
@@ -318,8 +318,8 @@ impl Keystone {
                 return Err(self.about(error::refused(&target, &reply)));
             }
             Ok(reply)
-        };
-        self.gate.call(op, Priority::User, attempt).await
+        });
+        answer.await
     }
 
     /// The error for a refusal.

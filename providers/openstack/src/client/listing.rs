@@ -75,7 +75,7 @@ struct Collection<T> {
 }
 
 #[derive(Deserialize)]
-struct Link {
+struct PageLink {
     #[serde(default)]
     rel: String,
 }
@@ -94,7 +94,7 @@ fn document<'de, V: Deserialize<'de>, D: Deserializer<'de>>(
         }
 
         fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(V, bool), A::Error> {
-            let (mut found, mut links) = (None, None::<Vec<Link>>);
+            let (mut found, mut links) = (None, None::<Vec<PageLink>>);
             while let Some(key) = map.next_key::<String>()? {
                 if key == self.0 {
                     found = Some(map.next_value()?);

@@ -197,7 +197,7 @@ fn read(path: &Path, files: &mut ConfigFiles, problems: &mut Problems) -> Option
             }
         }
     }
-    read.value.filter(|_| is_unique).map(Some)
+    if is_unique { read.value.map(Some) } else { None }
 }
 
 /// Removes the keys with an empty text: as in Go, they count as missing.

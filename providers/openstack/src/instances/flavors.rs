@@ -53,29 +53,31 @@ impl Flavors {
 
     async fn name(&self, id: &str, priority: Priority) -> Result<std::sync::Arc<String>> {
         let (api, owned) = (self.api.clone(), id.to_owned());
-        let load = move || async move {
-            let path = ["flavors", owned.as_str()];
-            let get = read(Op::FlavorGet, Service::Compute, &path);
-            let OneFlavor { flavor } = api.get(&get, priority).await?;
-            Ok(flavor.name)
-        };
         let age = Freshness::AtMost(KEPT);
-        self.names.get(id.to_owned(), age, priority, load).await
+        self.names
+            .get(id.to_owned(), age, priority, move || async move {
+                let path = ["flavors", owned.as_str()];
+                let get = read(Op::FlavorGet, Service::Compute, &path);
+                let OneFlavor { flavor } = api.get(&get, priority).await?;
+                Ok(flavor.name)
+            })
+            .await
     }
 
     /// Reads the server without the microversion: only then does its record have the flavor's ID.
     async fn id(&self, name: &str, server: &str, priority: Priority) -> Result<std::sync::Arc<String>> {
         let (api, owned) = (self.api.clone(), server.to_owned());
-        let load = move || async move {
-            let path = ["servers", owned.as_str()];
-            let get = read(Op::ServerGet, Service::Compute, &path);
-            let OneServer { server } = api.get(&get, priority).await?;
-            server.flavor.id.ok_or_else(|| {
-                Error::new(ErrorKind::Unavailable, "flavor original_name/id not found")
-                    .with_context("server", owned)
-            })
-        };
         let age = Freshness::AtMost(KEPT);
-        self.ids.get(name.to_owned(), age, priority, load).await
+        self.ids
+            .get(name.to_owned(), age, priority, move || async move {
+                let path = ["servers", owned.as_str()];
+                let get = read(Op::ServerGet, Service::Compute, &path);
+                let OneServer { server } = api.get(&get, priority).await?;
+                server.flavor.id.ok_or_else(|| {
+                    Error::new(ErrorKind::Unavailable, "flavor original_name/id not found")
+                        .with_context("server", owned)
+                })
+            })
+            .await
     }
 }

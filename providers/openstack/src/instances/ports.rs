@@ -146,14 +146,19 @@ impl Ports {
         ids: HashSet<&str>,
         priority: Priority,
     ) -> Result<HashMap<String, Arc<str>>> {
-        let (mut names, missing) = {
+        let mut names = HashMap::new();
+        let mut missing = Vec::new();
+        {
             let kept = self.names.lock();
-            let fresh = |id: &str| kept.get(id).filter(|(_, read)| read.elapsed() < NAMES_MAX_AGE);
-            let names: HashMap<String, Arc<str>> =
-                ids.iter().filter_map(|id| Some(((*id).to_owned(), Arc::clone(&fresh(id)?.0)))).collect();
-            let missing: Vec<&str> = ids.into_iter().filter(|id| !names.contains_key(*id)).collect();
-            (names, missing)
-        };
+            for id in ids {
+                match kept.get(id) {
+                    Some((name, read)) if read.elapsed() < NAMES_MAX_AGE => {
+                        names.insert(id.to_owned(), Arc::clone(name));
+                    }
+                    _ => missing.push(id),
+                }
+            }
+        }
         for ids in missing.chunks(IDS) {
             let began = Instant::now();
             let mut query: Vec<_> = ids.iter().map(|id| ("id", *id)).collect();

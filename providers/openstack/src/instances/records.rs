@@ -150,19 +150,19 @@ pub(crate) struct NamedFlavor {
 pub(crate) struct ServerPage {
     pub(crate) servers: Vec<Server>,
     #[serde(default, deserialize_with = "nullable")]
-    pub(crate) servers_links: Vec<Link>,
+    pub(crate) servers_links: Vec<ServersLink>,
 }
 
 /// A link of a page to another.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Link {
+pub(crate) struct ServersLink {
     #[serde(default)]
     pub(crate) rel: String,
 }
 
 /// Whether there is another page. The link's URL is not used: services behind a proxy often return one that cannot be
 /// reached. The marker is the last ID.
-pub(crate) fn has_next(links: &[Link]) -> bool {
+pub(crate) fn has_next(links: &[ServersLink]) -> bool {
     links.iter().any(|link| link.rel == "next")
 }
 

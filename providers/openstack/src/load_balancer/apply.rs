@@ -29,8 +29,8 @@ use super::{
     directory::{DirectoryCache, Listings, LoadBalancerDirectory},
     discover,
     features::{Capabilities, Feature},
-    former,
-    kinds::{ListenerKey, MEMBERS, ObjectKind, SINGLE_MEMBERS},
+    fields, former,
+    kinds::{ListenerKey, MemberSet, ObjectKind},
     names,
     observe::{self, LoadBalancerSnapshot, ObservedPart},
     part::{Model, OpenStackPart, PartMember},
@@ -201,13 +201,15 @@ impl<C: Clients> Calls<C> {
         let mut floating: BTreeMap<_, _> = attached.map(|found| (found.id.clone(), found)).collect();
         for member in members {
             let service = &member.service;
-            let addresses = service.status_addresses().map(|ip| ip.to_string());
             let annotated = service.annotation(annotations::LOAD_BALANCER_ADDRESS);
-            let addresses = addresses
+            let addresses = service
+                .status_addresses()
+                .map(|ip| ip.to_string())
                 .chain([service.load_balancer_ip.to_string()])
-                .chain(annotated.map(str::to_owned));
+                .chain(annotated.map(str::to_owned))
+                .filter(|address| !address.is_empty());
             let created = names::floating_ip_subject(&service.id);
-            for key in addresses.filter(|address| !address.is_empty()).chain([created]) {
+            for key in addresses.chain([created]) {
                 let found = listing.by_key(&key);
                 floating.extend(found.map(|found| (found.id.clone(), found)));
             }
@@ -217,8 +219,7 @@ impl<C: Clients> Calls<C> {
             self.children(reads, key, balancer, &mut objects, members, read).await?;
         }
         let services = members.iter().map(|member| &*member.service);
-        let present = || observe::tags_of(&objects, |_| true);
-        let annotated = self.unrecorded.lock().annotated(services, present);
+        let annotated = self.unrecorded.lock().annotated(services, || observe::tags_of(&objects, |_| true));
         let mut ids = balancers.iter().map(|balancer| &balancer.id);
         Ok(LoadBalancerSnapshot {
             is_being_created: ids.any(|id| self.created.lock().contains(id)),
@@ -275,11 +276,11 @@ impl<C: Clients> Calls<C> {
         read: ReadOptions,
     ) -> Result<()> {
         let desired = desired::left_by_all(&self.settings, key, members, &self.cluster.lock());
-        let whole = |desired| {
-            let mut balancers = objects.of(ObjectKind::Balancer);
-            balancers.any(|balancer| plan::deletes_whole(&desired, objects, balancer))
-        };
-        if desired.is_some_and(whole) {
+        if let Some(desired) = desired
+            && objects
+                .of(ObjectKind::Balancer)
+                .any(|balancer| plan::deletes_whole(&desired, objects, balancer))
+        {
             return Ok(());
         }
         let children = reads.children(balancer, read).await?;
@@ -288,8 +289,7 @@ impl<C: Clients> Calls<C> {
             _ => Contents::Which,
         };
         let members = reads.members(&children, contents, read.priority).await?;
-        let is_serial = self.settings.conf.provider_requires_serial_api_calls;
-        let set = if is_serial { SINGLE_MEMBERS } else { MEMBERS };
+        let set = MemberSet::with(self.settings.conf.provider_requires_serial_api_calls).name();
         let mut pools: Vec<_> = children.pools.iter().zip(members).collect();
         let mut listeners: Vec<_> = children.listeners.iter().collect();
         // A user's listener may share the pool of a Service.
@@ -306,16 +306,16 @@ impl<C: Clients> Calls<C> {
             let mut object = ObjectKind::Pool.below(key, name, &pool.id, &**pool);
             if observe::is_broken(&object) {
                 // Octavia refuses changes below it, but an update of the pool itself repairs it.
-                object.attributes.remove("lb_algorithm");
+                object.attributes.remove(fields::LB_ALGORITHM);
             }
             object.sets.insert(set, members);
             objects.all.push(object);
-            let monitor = Some(&pool.healthmonitor_id).filter(|id| !id.is_empty());
-            let mut monitors = children.monitors.iter();
-            let monitor = monitor.and_then(|id| monitors.find(|monitor| monitor.id == *id));
-            let monitor =
-                monitor.map(|monitor| ObjectKind::Monitor.below(key, name, &monitor.id, &**monitor));
-            objects.all.extend(monitor);
+            let monitor_id = &pool.healthmonitor_id;
+            if !monitor_id.is_empty()
+                && let Some(monitor) = children.monitors.iter().find(|monitor| monitor.id == *monitor_id)
+            {
+                objects.all.push(ObjectKind::Monitor.below(key, name, monitor_id, &**monitor));
+            }
         }
         let orphaned =
             pools.into_iter().map(|(pool, _)| ObjectKind::Pool.object(&pool.id, &pool.id, &**pool));

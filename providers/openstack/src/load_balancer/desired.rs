@@ -21,6 +21,7 @@ use super::settings::LoadBalancing;
 use super::{
     annotations,
     features::{Capabilities, Feature},
+    fields,
     groups::{Group, RULES},
     kinds::{ListenerKey, ObjectKind},
     member::{Host, Member},
@@ -239,15 +240,15 @@ impl Owner {
         let names = |text: &str| !text.is_empty() && self.named.iter().any(|named| named == text);
         let floating = observe::floating(objects, balancer);
         names(&balancer.id)
-            && (names(balancer.text("vip_address"))
-                || floating.is_some_and(|have| names(have.text("floating_ip_address"))))
+            && (names(balancer.text(fields::VIP_ADDRESS))
+                || floating.is_some_and(|have| names(have.text(fields::FLOATING_IP_ADDRESS))))
     }
 
     /// Whether this floating IP was created for the Service. It has our ownership tag, or no ownership tag and the
     /// Service's address.
     pub(crate) fn created(&self, floating: &Object<ObjectKind>, ownership_tag: &OwnershipTag) -> bool {
-        let subject = names::subject_of_floating_ip(floating.text("description"));
-        let address = floating.text("floating_ip_address");
+        let subject = names::subject_of_floating_ip(floating.text(fields::DESCRIPTION));
+        let address = floating.text(fields::FLOATING_IP_ADDRESS);
         subject == Some(&*names::floating_ip_subject(&self.service))
             && match observe::ownership_of_floating(floating, ownership_tag) {
                 Ownership::Ours => true,
@@ -444,36 +445,37 @@ fn active(
     let (flavors, zones) = (can.has(Feature::Flavors), can.has(Feature::AvailabilityZones));
     let description = names::load_balancer_description(&cluster.name, &service.id);
     let fields = [
-        ("description", true, &*description),
-        ("flavor_id", flavors, &spec.flavor),
-        ("availability_zone", zones, &spec.zone),
-        ("vip_port_id", true, &spec.vip_port),
-        ("vip_subnet_id", is_open, &found.vip_subnet),
-        ("vip_network_id", is_open, &spec.vip_network),
-        ("vip_address", spec.internal || !has_v4, &service.load_balancer_ip),
+        (fields::DESCRIPTION, true, &*description),
+        (fields::FLAVOR_ID, flavors, &spec.flavor),
+        (fields::AVAILABILITY_ZONE, zones, &spec.zone),
+        (fields::VIP_PORT_ID, true, &spec.vip_port),
+        (fields::VIP_SUBNET_ID, is_open, &found.vip_subnet),
+        (fields::VIP_NETWORK_ID, is_open, &spec.vip_network),
+        (fields::VIP_ADDRESS, spec.internal || !has_v4, &service.load_balancer_ip),
     ];
     let create_only = [
-        ("vip_subnet_id", annotations::SUBNET_ID),
-        ("vip_network_id", annotations::NETWORK_ID),
-        ("vip_port_id", annotations::PORT_ID),
-        ("flavor_id", annotations::FLAVOR_ID),
-        ("availability_zone", annotations::AVAILABILITY_ZONE),
+        (fields::VIP_SUBNET_ID, annotations::SUBNET_ID),
+        (fields::VIP_NETWORK_ID, annotations::NETWORK_ID),
+        (fields::VIP_PORT_ID, annotations::PORT_ID),
+        (fields::FLAVOR_ID, annotations::FLAVOR_ID),
+        (fields::AVAILABILITY_ZONE, annotations::AVAILABILITY_ZONE),
     ];
     let fields: Vec<_> = fields
         .into_iter()
         .filter(|(_, has, value)| *has && !value.is_empty())
         .map(|(field, _, value)| (field, value.to_owned()))
         .collect();
-    let is_given = |(field, _): &&(&str, String)| {
+    let mut given = fields.clone();
+    given.retain(|(field, _)| {
         let key = create_only.iter().find(|(name, _)| name == field);
         key.is_some_and(|(_, key)| service.annotation(key).is_some_and(|value| !value.is_empty()))
-    };
+    });
     ActiveService {
         internal: spec.internal,
         is_public: !spec.internal && has_v4,
         keep_floating_ip: spec.keep_floating_ip,
         had_load_balancer,
-        given: fields.iter().filter(is_given).cloned().collect(),
+        given,
         fields,
         vip: NewVip {
             other_subnets: found.other_subnets.clone(),
@@ -546,14 +548,16 @@ fn desired_listeners(
 
 /// The shared part of the members of all ports, by address.
 fn hosts(nodes: &[AddressGroup<'_>], subnet: &str) -> Vec<Arc<Host>> {
-    let host = |group: &AddressGroup<'_>| Host {
-        name: group.newest.view.name.clone(),
-        address: group.address.to_string(),
-        subnet_id: subnet.to_owned(),
-        other_names: group.others.iter().map(|node| node.view.name.clone()).collect(),
-        ..Host::default()
-    };
-    nodes.iter().map(|group| Arc::new(host(group))).collect()
+    let hosts = nodes.iter().map(|group| {
+        Arc::new(Host {
+            name: group.newest.view.name.clone(),
+            address: group.address.to_string(),
+            subnet_id: subnet.to_owned(),
+            other_names: group.others.iter().map(|node| node.view.name.clone()).collect(),
+            ..Host::default()
+        })
+    });
+    hosts.collect()
 }
 
 /// The members of a port for these nodes.
@@ -656,7 +660,7 @@ fn group(
             let found = inputs.each.get(&service.id)?;
             let spec = inputs.spec(&service.id)?;
             let description = names::security_group_description(&cluster.name, &service.id);
-            let group = Object::new(Group, name).with("description", description);
+            let group = Object::new(Group, name).with(fields::DESCRIPTION, description);
             vec![Object {
                 service: Some(service.id.clone()),
                 ..group.entries(RULES, group_rules(service, spec, found, inputs.can))

@@ -122,11 +122,14 @@ impl LoadBalancerDirectory {
     pub(super) fn tagged_for(&self, service: &ServiceId, cluster: &ClusterView) -> BTreeSet<&String> {
         let tag = names::load_balancer(&cluster.name, service);
         let legacy = names::legacy_load_balancer(service);
-        let former = |entry: &LoadBalancerEntry| entry.texts().any(|text| names::is_tag_of(text, service));
         let mut found: BTreeSet<_> = self.index.with_text(&tag).collect();
         found.extend(self.named(&legacy));
-        let ours = self.index.about(service).into_iter();
-        found.extend(ours.filter(|id| self.has_ours(id, &cluster.ownership_tag, former)));
+        // With a former name of the cluster.
+        found.extend(self.index.about(service).into_iter().filter(|id| {
+            self.has_ours(id, &cluster.ownership_tag, |entry| {
+                entry.texts().any(|text| names::is_tag_of(text, service))
+            })
+        }));
         found
     }
 
@@ -142,9 +145,11 @@ impl LoadBalancerDirectory {
 
     /// The only load balancer with our ownership tag that was created for the Service under another cluster name.
     fn former(&self, service: &ServiceId, ownership_tag: &OwnershipTag) -> Option<&String> {
-        let bears = |entry: &LoadBalancerEntry| names::is_tag_of(&entry.name, service);
-        let all = self.index.about(service).into_iter();
-        only(all.filter(|id| self.has_ours(id, ownership_tag, bears)))
+        only(
+            self.index.about(service).into_iter().filter(|id| {
+                self.has_ours(id, ownership_tag, |entry| names::is_tag_of(&entry.name, service))
+            }),
+        )
     }
 
     /// The load balancer of this Service, or the one to create.
@@ -225,7 +230,10 @@ impl LoadBalancerDirectory {
 
 /// The ID, if there is exactly one.
 fn only<'a>(mut ids: impl Iterator<Item = &'a String>) -> Option<&'a String> {
-    ids.next().filter(|_| ids.next().is_none())
+    match (ids.next(), ids.next()) {
+        (Some(id), None) => Some(id),
+        _ => None,
+    }
 }
 
 /// The listings that a directory is built from. Those of optional kinds are `None` while they cannot be read.

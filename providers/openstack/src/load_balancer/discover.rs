@@ -504,8 +504,8 @@ impl Finder<'_> {
         let all: Vec<_> = all.iter().map(String::as_str).collect();
         let ports = self.reads.ports_of(&all, self.read).await?;
         let subnet = nodes.iter().find_map(|(server, address)| {
-            let mut fixed = ports.get(server)?.iter().flat_map(|port| &port.fixed_ips);
-            let fixed = fixed.find(|fixed| fixed.ip_address == *address)?;
+            let mut fixed_ips = ports.get(server)?.iter().flat_map(|port| &port.fixed_ips);
+            let fixed = fixed_ips.find(|fixed| fixed.ip_address == *address)?;
             Some(fixed.subnet_id.clone())
         });
         subnet.ok_or_else(|| {

@@ -9,6 +9,7 @@ use ccm_core::{
 use serde_json::json;
 
 use super::{
+    fields,
     responses::{Rule, SecurityGroup},
     writes::Writes,
 };
@@ -21,7 +22,7 @@ pub(crate) struct Group;
 pub(crate) const RULES: &str = "rule";
 
 static SCHEMA: Schema<Group> = Schema {
-    attributes: &[Attribute::new("description", Policy::CreateOnly)],
+    attributes: &[Attribute::new(fields::DESCRIPTION, Policy::CreateOnly)],
     sets: &[Set {
         initial: || ["IPv4", "IPv6"].map(allow_egress).to_vec(),
         ..Set::new(RULES, "security_group_rule_create", "security_group_rule_delete")
@@ -31,6 +32,7 @@ static SCHEMA: Schema<Group> = Schema {
 
 impl objects::Kind for Group {
     type Entry = Rule;
+    type Update = &'static str;
 
     fn schema(self) -> &'static Schema<Self> {
         &SCHEMA
@@ -79,7 +81,7 @@ impl fmt::Display for Rule {
 
 impl From<&SecurityGroup> for Object<Group> {
     fn from(group: &SecurityGroup) -> Self {
-        let object = Self::new(Group, &group.name).with("description", group.description.as_str());
+        let object = Self::new(Group, &group.name).with(fields::DESCRIPTION, group.description.as_str());
         Self {
             id: group.id.clone(),
             ..object.entries(RULES, group.rules.clone())
@@ -95,7 +97,7 @@ impl ObjectCalls<Group> for Writes<'_> {
         _: &[Object<Group>],
         _: &Objects<Group>,
     ) -> Result<ChangeReply<Group>> {
-        let body = json!({"name": group.key, "description": group.text("description")});
+        let body = json!({"name": group.key, "description": group.text(fields::DESCRIPTION)});
         let created = self.create_security_group(&group.key, &body).await?;
         Ok(ChangeReply::object((&created).into()))
     }

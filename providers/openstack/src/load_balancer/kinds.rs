@@ -6,12 +6,15 @@ use std::{fmt, net::IpAddr};
 
 use ccm_core::{
     load_balancer::{Protocol, ServicePort, ServiceView},
-    plan::objects::{self, Action, Attributes, KeyedEntry, Object, Policy, Scalar, Schema, Set, attributes},
+    plan::objects::{
+        self, Action, Attributes, KeyedEntry, Object, Policy, Scalar, Schema, Set, UpdateCall, attributes,
+    },
 };
 use serde::Serialize;
 use serde_json::Value;
 
 use super::{
+    fields,
     member::Member,
     responses::{FloatingIp, Listener, LoadBalancer},
 };
@@ -32,7 +35,7 @@ pub(crate) enum ObjectKind {
 }
 
 /// A change of an existing object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum ObjectUpdate {
     Balancer,
     /// Replaces the machines of a load balancer in ERROR.
@@ -45,19 +48,8 @@ pub(crate) enum ObjectUpdate {
     ReplaceFloating,
 }
 
-impl ObjectUpdate {
-    const ALL: [Self; 7] = [
-        Self::Balancer,
-        Self::Failover,
-        Self::Listener,
-        Self::Pool,
-        Self::Monitor,
-        Self::Floating,
-        Self::ReplaceFloating,
-    ];
-
-    /// The metric label, by which the plan engine knows the update.
-    pub(crate) const fn label(self) -> &'static str {
+impl UpdateCall for ObjectUpdate {
+    fn label(self) -> &'static str {
         match self {
             Self::Balancer => "loadbalancer_update",
             Self::Failover => "loadbalancer_failover",
@@ -68,19 +60,47 @@ impl ObjectUpdate {
             Self::ReplaceFloating => "floatingip_replace",
         }
     }
+}
 
-    /// The update that the plan engine asks for.
-    pub(crate) fn of(label: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|update| update.label() == label)
-    }
-
-    const fn policy(self) -> Policy {
-        Policy::Update(self.label())
+impl ObjectUpdate {
+    const fn policy(self) -> Policy<Self> {
+        Policy::Update(self)
     }
 
     /// The action that gives fields of an object other values.
     pub(crate) fn action(self, fields: Attributes) -> Action<ObjectKind> {
-        Action::Update(self.label(), fields)
+        Action::Update(self, fields)
+    }
+}
+
+/// The set with the members of a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MemberSet {
+    /// Octavia accepts lists of them.
+    Listed,
+    /// Each member needs its own call.
+    Single,
+}
+
+impl MemberSet {
+    const ALL: [Self; 2] = [Self::Listed, Self::Single];
+
+    /// The set, depending on `provider-requires-serial-api-calls`.
+    pub(crate) const fn with(is_serial: bool) -> Self {
+        if is_serial { Self::Single } else { Self::Listed }
+    }
+
+    /// The name of an entry in sentences, by which the plan engine knows the set.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Listed => "member",
+            Self::Single => "single member",
+        }
+    }
+
+    /// The set with this name.
+    pub(crate) fn of(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|set| set.name() == name)
     }
 }
 
@@ -130,10 +150,6 @@ impl From<&ServicePort> for ListenerKey {
 pub(crate) const OWNER: &str = "owner";
 /// The subnets of a new floating IP, to be tried in order.
 pub(crate) const SUBNETS: &str = "subnets";
-/// The members of a pool, if Octavia accepts lists of them.
-pub(crate) const MEMBERS: &str = "member";
-/// The members of a pool, if each member needs its own call.
-pub(crate) const SINGLE_MEMBERS: &str = "single member";
 /// Octavia's field with the virtual addresses in addition to the first one.
 pub(crate) const ADDITIONAL_VIPS: &str = "additional_vips";
 /// The subnets of a new virtual address, to be tried in order if the first choice has no free address.
@@ -145,13 +161,13 @@ pub(crate) const REPLACED: &str = "replaced";
 /// Neutron's answer to the last attempt to attach a floating IP.
 pub(crate) const REFUSED: &str = "refused";
 
-const LISTENER_UPDATE: Policy = ObjectUpdate::Listener.policy();
+const LISTENER_UPDATE: Policy<ObjectUpdate> = ObjectUpdate::Listener.policy();
 
 static BALANCER: Schema<ObjectKind> = Schema {
     attributes: attributes! {
-        [Policy::CreateOnly] "name", "tags", "description", "provider", "flavor_id", "availability_zone", "vip_port_id",
-            "vip_subnet_id", "vip_network_id", "vip_address", ADDITIONAL_VIPS, OTHER_VIP_SUBNETS, OTHER_ADDITIONAL_SUBNETS,
-            "provisioning_status";
+        [Policy::CreateOnly] fields::NAME, fields::TAGS, fields::DESCRIPTION, fields::PROVIDER, fields::FLAVOR_ID, fields::AVAILABILITY_ZONE, fields::VIP_PORT_ID,
+            fields::VIP_SUBNET_ID, fields::VIP_NETWORK_ID, fields::VIP_ADDRESS, ADDITIONAL_VIPS, OTHER_VIP_SUBNETS, OTHER_ADDITIONAL_SUBNETS,
+            fields::PROVISIONING_STATUS;
     },
     ..Schema::new("load balancer", "loadbalancer_create", "loadbalancer_delete")
 };
@@ -161,15 +177,15 @@ static LISTENER: Schema<ObjectKind> = Schema {
     created_with_parent: true,
     deleted_with_parent: true,
     attributes: attributes! {
-        [Policy::Replace] OWNER, "protocol";
-        [Policy::CreateOnly] "protocol_port", "name";
-        [LISTENER_UPDATE] "tags";
-        [LISTENER_UPDATE, Scalar::Number(-1)] "connection_limit";
-        [LISTENER_UPDATE] "timeout_client_data", "timeout_member_connect", "timeout_member_data", "timeout_tcp_inspect",
-            "insert_headers";
-        [LISTENER_UPDATE, Scalar::Text("")] "default_tls_container_ref";
-        [LISTENER_UPDATE, Scalar::List] "allowed_cidrs";
-        [Policy::CreateOnly] "provisioning_status";
+        [Policy::Replace] OWNER, fields::PROTOCOL;
+        [Policy::CreateOnly] fields::PROTOCOL_PORT, fields::NAME;
+        [LISTENER_UPDATE] fields::TAGS;
+        [LISTENER_UPDATE, Scalar::Number(-1)] fields::CONNECTION_LIMIT;
+        [LISTENER_UPDATE] fields::TIMEOUT_CLIENT_DATA, fields::TIMEOUT_MEMBER_CONNECT, fields::TIMEOUT_MEMBER_DATA, fields::TIMEOUT_TCP_INSPECT,
+            fields::INSERT_HEADERS;
+        [LISTENER_UPDATE, Scalar::Text("")] fields::DEFAULT_TLS_CONTAINER_REF;
+        [LISTENER_UPDATE, Scalar::List] fields::ALLOWED_CIDRS;
+        [Policy::CreateOnly] fields::PROVISIONING_STATUS;
     },
     ..Schema::new("listener", "listener_create", "listener_delete")
 };
@@ -178,18 +194,18 @@ static POOL: Schema<ObjectKind> = Schema {
     parent: Some(ObjectKind::Listener),
     created_with_parent: true,
     attributes: attributes! {
-        [Policy::Replace] "protocol";
-        [Policy::CreateOnly] "name";
-        [ObjectUpdate::Pool.policy()] "tags", "lb_algorithm", "session_persistence";
-        [Policy::CreateOnly] "provisioning_status";
+        [Policy::Replace] fields::PROTOCOL;
+        [Policy::CreateOnly] fields::NAME;
+        [ObjectUpdate::Pool.policy()] fields::TAGS, fields::LB_ALGORITHM, fields::SESSION_PERSISTENCE;
+        [Policy::CreateOnly] fields::PROVISIONING_STATUS;
     },
     sets: &[
         Set {
             batch: usize::MAX,
             created_with_parent: true,
-            ..Set::new(MEMBERS, "members_update", "member_delete")
+            ..Set::new(MemberSet::Listed.name(), "members_update", "member_delete")
         },
-        Set::new(SINGLE_MEMBERS, "member_create", "member_delete"),
+        Set::new(MemberSet::Single.name(), "member_create", "member_delete"),
     ],
     ..Schema::new("pool", "pool_create", "pool_delete")
 };
@@ -199,17 +215,17 @@ static MONITOR: Schema<ObjectKind> = Schema {
     created_with_parent: true,
     deleted_with_parent: true,
     attributes: attributes! {
-        [Policy::Replace] "type";
-        [Policy::CreateOnly] "name";
-        [ObjectUpdate::Monitor.policy()] "delay", "timeout", "max_retries", "max_retries_down";
-        [Policy::CreateOnly] "url_path", "http_method", "expected_codes";
+        [Policy::Replace] fields::TYPE;
+        [Policy::CreateOnly] fields::NAME;
+        [ObjectUpdate::Monitor.policy()] fields::DELAY, fields::TIMEOUT, fields::MAX_RETRIES, fields::MAX_RETRIES_DOWN;
+        [Policy::CreateOnly] fields::URL_PATH, fields::HTTP_METHOD, fields::EXPECTED_CODES;
     },
     ..Schema::new("health monitor", "healthmonitor_create", "healthmonitor_delete")
 };
 
 static FLOATING: Schema<ObjectKind> = Schema {
     attributes: attributes! {
-        [Policy::CreateOnly] "floating_ip_address", "floating_network_id", "description", "port_id", SUBNETS,
+        [Policy::CreateOnly] fields::FLOATING_IP_ADDRESS, fields::FLOATING_NETWORK_ID, fields::DESCRIPTION, fields::PORT_ID, SUBNETS,
             REFUSED;
     },
     ..Schema::new("floating IP", "floatingip_create", "floatingip_delete")
@@ -217,6 +233,7 @@ static FLOATING: Schema<ObjectKind> = Schema {
 
 impl objects::Kind for ObjectKind {
     type Entry = Member;
+    type Update = ObjectUpdate;
 
     fn schema(self) -> &'static Schema<Self> {
         match self {
@@ -323,7 +340,7 @@ pub(crate) fn texts<'a>(object: &'a Object<ObjectKind>, name: &str) -> impl Iter
 
 /// The tags of the Services that use the object.
 pub(crate) fn service_tags(object: &Object<ObjectKind>) -> impl Iterator<Item = &str> {
-    texts(object, "tags").filter(|tag| super::names::is_service_tag(tag))
+    texts(object, fields::TAGS).filter(|tag| super::names::is_service_tag(tag))
 }
 
 /// Tags as they are sent. Older versions of Octavia ignore an empty list, so that an empty tag replaces the last one.
@@ -334,7 +351,7 @@ pub(crate) fn sent(tags: &[String]) -> Value {
 
 /// The object's tags.
 pub(crate) fn tags(object: &Object<ObjectKind>) -> Vec<String> {
-    texts(object, "tags").map(str::to_owned).collect()
+    texts(object, fields::TAGS).map(str::to_owned).collect()
 }
 
 impl KeyedEntry for Member {

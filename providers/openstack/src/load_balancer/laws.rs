@@ -22,6 +22,7 @@ use super::{
     desired::{PartInputs, ServiceInputs},
     directory::{LoadBalancerDirectory, LoadBalancerEntry},
     features::{Capabilities, Version},
+    fields,
     groups::Group,
     kinds::{ListenerKey, OWNER, ObjectKind, service_tags, tags, texts},
     names,
@@ -47,11 +48,11 @@ const CLUSTERS: [&str; 2] = ["c", "new_c"];
 /// The id of the load balancer that a person created.
 const USERS: &str = "users";
 /// Octavia's state of an object.
-const STATUS: &str = "provisioning_status";
+const STATUS: &str = fields::PROVISIONING_STATUS;
 /// Attributes that differ from run to run, or have lines of their own.
-const HIDDEN: [&str; 4] = ["vip_port_id", "vip_address", STATUS, "tags"];
+const HIDDEN: [&str; 4] = [fields::VIP_PORT_ID, fields::VIP_ADDRESS, STATUS, fields::TAGS];
 /// Attributes that keep the value that they were created with.
-const KEPT: [&str; 2] = ["name", "description"];
+const KEPT: [&str; 2] = [fields::NAME, fields::DESCRIPTION];
 /// The session affinity that a setting gives to Services.
 const STICKY: SessionAffinity = SessionAffinity::ClientIp {
     timeout_seconds: None,
@@ -99,10 +100,18 @@ fn is_of(root: &Object<ObjectKind>, key: &OpenStackPart) -> bool {
 
 fn persons_listener(port: u16, balancer: &str) -> Object<ObjectKind> {
     let (transport, id) = (Protocol::Tcp, format!("listener-{port}"));
-    let record = json!({"protocol": "TCP", "protocol_port": port, "connection_limit": -1,
-                        "allowed_cidrs": ["0.0.0.0/0"], "insert_headers": {}, "default_tls_container_ref": "",
-                        "timeout_client_data": 50000, "timeout_member_connect": 5000,
-                        "timeout_member_data": 50000, "timeout_tcp_inspect": 0});
+    let record = json!({
+        fields::PROTOCOL: "TCP",
+        fields::PROTOCOL_PORT: port,
+        fields::CONNECTION_LIMIT: -1,
+        fields::ALLOWED_CIDRS: ["0.0.0.0/0"],
+        fields::INSERT_HEADERS: {},
+        fields::DEFAULT_TLS_CONTAINER_REF: "",
+        fields::TIMEOUT_CLIENT_DATA: 50000,
+        fields::TIMEOUT_MEMBER_CONNECT: 5000,
+        fields::TIMEOUT_MEMBER_DATA: 50000,
+        fields::TIMEOUT_TCP_INSPECT: 0,
+    });
     ObjectKind::Listener.below(ListenerKey { transport, port }, balancer, &id, &record)
 }
 
@@ -115,11 +124,20 @@ impl Lawful for Model {
         let floating = [("vip-users", ""), ("", ""), ("", &*others), ("", &*untagged)];
         let floating = (1..).zip(floating).map(|(number, (port, description))| {
             let address = format!("192.0.2.{number}");
-            let record = json!({"floating_ip_address": address, "port_id": port, "description": description});
+            let record = json!({
+                fields::FLOATING_IP_ADDRESS: address,
+                fields::PORT_ID: port,
+                fields::DESCRIPTION: description,
+            });
             ObjectKind::Floating.object(&*address, &address, &record)
         });
-        let balancer = json!({"name": "mine", "tags": ["kept"], "vip_address": "10.1.0.99",
-                              "vip_port_id": "vip-users", "provisioning_status": "ACTIVE"});
+        let balancer = json!({
+            fields::NAME: "mine",
+            fields::TAGS: ["kept"],
+            fields::VIP_ADDRESS: "10.1.0.99",
+            fields::VIP_PORT_ID: "vip-users",
+            STATUS: "ACTIVE",
+        });
         let balancer = ObjectKind::Balancer.object("mine", USERS, &balancer);
         let objects = [balancer, persons_listener(9000, "mine")];
         let ports = [0, 1].map(|node| {
@@ -154,7 +172,7 @@ impl Lawful for Model {
 
     fn edits(&self) -> Vec<Edit<Truth>> {
         let of = |is_meant| ObjectEdits::new(|truth: &mut Truth| &mut truth.objects, is_meant);
-        let below = of(|object| object.text("name").contains("_kube_service_"));
+        let below = of(|object| object.text(fields::NAME).contains("_kube_service_"));
         let balancers = of(is_created);
         let listeners = of(|object| object.kind == ObjectKind::Listener);
         let floating = of(|object| object.kind == ObjectKind::Floating);
@@ -164,7 +182,7 @@ impl Lawful for Model {
                 let mut tags = tags(balancer);
                 edit(&mut tags, number);
                 tags.push(EDITED.to_owned());
-                set(balancer, "tags", tags);
+                set(balancer, fields::TAGS, tags);
             })
         };
         let mut edits = below.edits("object below load balancer");
@@ -187,13 +205,14 @@ impl Lawful for Model {
             Edit::new("delete load balancer", |truth: &mut Truth, number| {
                 let deleted = truth.objects.delete(number, is_created);
                 // Octavia deletes its port, which detaches the floating IP.
-                let is_at = |port: &str| deleted.iter().any(|deleted| deleted.text("vip_port_id") == port);
+                let is_at =
+                    |port: &str| deleted.iter().any(|deleted| deleted.text(fields::VIP_PORT_ID) == port);
                 let floating = truth.objects.of_mut(ObjectKind::Floating);
-                let attached = floating.filter(|floating| is_at(floating.text("port_id")));
-                attached.for_each(|floating| set(floating, "port_id", ""));
+                let attached = floating.filter(|floating| is_at(floating.text(fields::PORT_ID)));
+                attached.for_each(|floating| set(floating, fields::PORT_ID, ""));
             }),
             listeners.edit("give listener to another Service", |listener, number| {
-                set(listener, "tags", [tag(number), EDITED.to_owned()]);
+                set(listener, fields::TAGS, [tag(number), EDITED.to_owned()]);
             }),
             Edit::new("create listener", |truth: &mut Truth, number| {
                 let trees = truth.objects.0.iter_mut().filter(|tree| {
@@ -204,7 +223,7 @@ impl Lawful for Model {
                     tree.all.push(persons_listener(80, &tree.all[0].key.clone()));
                 }
             }),
-            floating.edit("detach floating IP", |floating, _| set(floating, "port_id", "")),
+            floating.edit("detach floating IP", |floating, _| set(floating, fields::PORT_ID, "")),
             floating.delete("delete floating IP"),
             Edit::new("delete security groups", |truth: &mut Truth, _| {
                 truth.groups = ObjectTrees::new([]);
@@ -251,14 +270,16 @@ impl Lawful for Model {
         match after {
             ObservedPart::Balancers(LoadBalancerSnapshot { mut objects, .. }) => {
                 let balancer = objects.of(ObjectKind::Balancer).next();
-                let name = balancer.map(|balancer| balancer.text("name").to_owned());
+                let name = balancer.map(|balancer| balancer.text(fields::NAME).to_owned());
                 for object in &mut objects.all {
                     object.attributes.remove(OWNER);
                     // Names may be other ones now.
                     match object.kind {
-                        ObjectKind::Balancer => object.key = object.text("name").to_owned(),
+                        ObjectKind::Balancer => object.key = object.text(fields::NAME).to_owned(),
                         ObjectKind::Listener => object.parent.clone_from(&name),
-                        ObjectKind::Floating => object.key = object.text("floating_ip_address").to_owned(),
+                        ObjectKind::Floating => {
+                            object.key = object.text(fields::FLOATING_IP_ADDRESS).to_owned();
+                        }
                         ObjectKind::Pool | ObjectKind::Monitor => {}
                     }
                 }
@@ -277,10 +298,10 @@ impl Lawful for Model {
             (balancer.id.clone(), LoadBalancerEntry { name, tags })
         });
         let groups = truth.groups.of(Group);
-        let groups = groups.map(|group| (group.key.clone(), group.text("description").to_owned()));
+        let groups = groups.map(|group| (group.key.clone(), group.text(fields::DESCRIPTION).to_owned()));
         let floating = truth.objects.of(ObjectKind::Floating);
-        let floating = floating.filter(|floating| floating.text("port_id").is_empty());
-        let floating = floating.map(|found| (found.key.clone(), found.text("description").to_owned()));
+        let floating = floating.filter(|floating| floating.text(fields::PORT_ID).is_empty());
+        let floating = floating.map(|found| (found.key.clone(), found.text(fields::DESCRIPTION).to_owned()));
         LoadBalancerDirectory::new(balancers, groups, floating)
     }
 
@@ -313,11 +334,11 @@ impl Lawful for Model {
             PartChange::Balancer(_, change) => {
                 PartReply::Balancer(objects::reply(change, ids, |_, answer| match answer.kind {
                     ObjectKind::Balancer => answer
-                        .with("vip_address", ids.address())
-                        .with("vip_port_id", ids.id("vip", &change.key))
-                        .with("vip_subnet_id", "sub")
+                        .with(fields::VIP_ADDRESS, ids.address())
+                        .with(fields::VIP_PORT_ID, ids.id("vip", &change.key))
+                        .with(fields::VIP_SUBNET_ID, "sub")
                         .with(STATUS, "ACTIVE"),
-                    ObjectKind::Floating => answer.with("floating_ip_address", ids.address()),
+                    ObjectKind::Floating => answer.with(fields::FLOATING_IP_ADDRESS, ids.address()),
                     _ => answer,
                 }))
             }
@@ -346,11 +367,11 @@ impl Lawful for Model {
 
     fn picture(&self, truth: &Truth) -> Vec<Line> {
         let mut picture = Vec::new();
-        let is_edited = |object: &Object<ObjectKind>| texts(object, "tags").any(|tag| tag == EDITED);
+        let is_edited = |object: &Object<ObjectKind>| texts(object, fields::TAGS).any(|tag| tag == EDITED);
         let owner_of_group = |group: &str| self.owner_if(|id| group.ends_with(&names::security_group(id)));
         let floating_ips = truth.objects.view(|root| root.kind == ObjectKind::Floating);
         for (balancer, tree) in truth.objects.roots(ObjectKind::Balancer) {
-            let ownership = ownership_tag().ownership(texts(balancer, "tags"));
+            let ownership = ownership_tag().ownership(texts(balancer, fields::TAGS));
             let is_others = is_created(balancer) && !ownership.allows_changes();
             let all_users = service_tags(balancer).map(str::to_owned).collect();
             let all_users = Owner::Services(all_users).foreign_if(is_others);
@@ -373,7 +394,7 @@ impl Lawful for Model {
                     let owner = if of_pool { owner.clone() } else { owner_of(tag) };
                     Line::at_least(format!("{} has {tag}", object.title()), &owner)
                 };
-                let tags = texts(object, "tags").filter(|tag| *tag != EDITED);
+                let tags = texts(object, fields::TAGS).filter(|tag| *tag != EDITED);
                 picture.extend(tags.map(line));
             }
             let is_owned = ownership == Ownership::Ours || is_edited(balancer);
@@ -387,7 +408,7 @@ impl Lawful for Model {
             line.text = line.text.replace("[\"0.0.0.0/0\"]", "[]");
         }
         picture.extend(floating_ips.all.iter().map(|floating| {
-            let (description, port) = (floating.text("description"), floating.text("port_id"));
+            let (description, port) = (floating.text(fields::DESCRIPTION), floating.text(fields::PORT_ID));
             let ownership = ownership_of_floating(floating, &ownership_tag());
             let is_foreign = description.is_empty() || !ownership.allows_changes();
             let text = format!("floating IP {description} is attached: {}", !port.is_empty());

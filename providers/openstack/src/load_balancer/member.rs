@@ -57,7 +57,7 @@ fn shared<S: Serializer>(host: &Arc<Host>, serializer: S) -> Result<S::Ok, S::Er
 }
 
 /// Address and port of a member.
-pub(crate) type Identity<'a> = (&'a str, u16);
+pub(crate) type MemberIdentity<'a> = (&'a str, u16);
 
 impl fmt::Display for Member {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -67,7 +67,7 @@ impl fmt::Display for Member {
 
 impl Member {
     /// Identifies the member in its pool; never changes.
-    pub(crate) fn identity(&self) -> Identity<'_> {
+    pub(crate) fn identity(&self) -> MemberIdentity<'_> {
         (&self.host.address, self.protocol_port)
     }
 
@@ -117,7 +117,7 @@ impl From<responses::Member> for Member {
 }
 
 /// Indexes members by identity. A pool may have thousands of members.
-pub(crate) fn by_identity(members: &[Member]) -> HashMap<Identity<'_>, &Member> {
+pub(crate) fn by_identity(members: &[Member]) -> HashMap<MemberIdentity<'_>, &Member> {
     members.iter().map(|member| (member.identity(), member)).collect()
 }
 

@@ -19,6 +19,7 @@ use super::{
     desired::{self, DesiredPart, PartInputs, ServiceInputs},
     directory::LoadBalancerDirectory,
     features::{Capabilities, Feature, METHODS},
+    fields,
     kinds::{self, ListenerKey, ObjectKind},
     names,
     observe::{self, LoadBalancerSnapshot, ObservedPart},
@@ -26,7 +27,6 @@ use super::{
     part::{Model, OpenStackPart, PartFacts, PartMember},
     plan,
     protocols::Proxy,
-    responses::LoadBalancer,
     settings::LoadBalancing,
     spec::{self, BalancerSpec},
     steps::{PartChange, PartReply},
@@ -45,10 +45,10 @@ impl Model {
         snapshot: &'a LoadBalancerSnapshot,
     ) -> Option<&'a Object<ObjectKind>> {
         let balancer = snapshot.balancer()?;
-        let (id, name) = (&member.service.id, balancer.text("name"));
+        let (id, name) = (&member.service.id, balancer.text(fields::NAME));
         // A load balancer with a former name of the cluster may belong to another cluster, so it must first be renamed.
         let own = names::load_balancer(&snapshot.cluster, id);
-        let mut tags = kinds::texts(balancer, "tags");
+        let mut tags = kinds::texts(balancer, fields::TAGS);
         let another = name.starts_with(names::SERVICE_PREFIX)
             && !snapshot.ownership_tag.ownership(tags.clone()).allows_changes();
         let tagged = tags.any(|tag| tag == own);
@@ -74,7 +74,7 @@ impl Model {
         let v6 = observe::is_v6(balancer) || (!is_dual && service.ip_families.first() == Some(&IpFamily::V6));
         let floating = observe::floating(&snapshot.objects, balancer);
         let address = match floating {
-            Some(floating) => floating.text("floating_ip_address"),
+            Some(floating) => floating.text(fields::FLOATING_IP_ADDRESS),
             // The Service keeps its address while the floating IPs cannot be read.
             None if snapshot.lacks_floating_ips && named_here => shown,
             // It first has to get a floating IP.
@@ -85,7 +85,7 @@ impl Model {
             {
                 return None;
             }
-            None => balancer.text("vip_address"),
+            None => balancer.text(fields::VIP_ADDRESS),
         };
         let mut effects = Effects::default();
         let written = [
@@ -130,7 +130,7 @@ impl Model {
         }
         Some(PartOutput {
             facts: PartFacts {
-                vip_subnet: balancer.text("vip_subnet_id").to_owned(),
+                vip_subnet: balancer.text(fields::VIP_SUBNET_ID).to_owned(),
                 additional_subnet: observe::additional_subnet(balancer).to_owned(),
                 group: None,
             },
@@ -266,9 +266,10 @@ impl PartModel for Model {
                 continue;
             }
             let listener_keys: Vec<_> = ListenerKey::all_of(service).collect();
-            let other = |listener_key| taken.get(listener_key).filter(|other| **other != service.id);
-            let clash =
-                listener_keys.iter().find_map(|listener_key| Some((listener_key, other(listener_key)?)));
+            let clash = listener_keys.iter().find_map(|listener_key| {
+                let other = taken.get(listener_key).filter(|other| **other != service.id)?;
+                Some((listener_key, other))
+            });
             if let Some((listener_key, other)) = clash {
                 let text =
                     format!("port {listener_key} of the load balancer is also requested by Service {other}");
@@ -279,17 +280,16 @@ impl PartModel for Model {
             taken.extend(listener_keys.map(|listener_key| (listener_key, service.id.clone())));
             let warnings = warnings::warnings(&self.settings, service, spec, cluster, inputs);
             review.events.extend(warnings);
-            let uses = |balancer: &LoadBalancer, other: &PartMember| {
-                let tag = names::load_balancer(&cluster.name, &other.service.id);
-                balancer.name == tag || balancer.tags.contains(&tag)
-            };
             let address = service.annotation(annotations::LOAD_BALANCER_ADDRESS);
             if let Some(balancer) = inputs.balancer.as_deref()
                 && !spec.internal
                 && (address.is_none() || address == Some(&*balancer.vip_address))
                 && let Some(internal) = PartMember::staying(members)
                     .filter(|other| spec::is_internal(&other.service, &self.settings))
-                    .find(|other| uses(balancer, other))
+                    .find(|other| {
+                        let tag = names::load_balancer(&cluster.name, &other.service.id);
+                        balancer.name == tag || balancer.tags.contains(&tag)
+                    })
             {
                 let text = format!(
                     "the load balancer gets no floating IP, because internal Service {} shares it; give one of them a load \
@@ -326,16 +326,16 @@ impl PartModel for Model {
         }
         match key {
             OpenStackPart::Balancer(id) => {
-                let was_known = |member: &PartMember| {
+                let was_known = members.iter().any(|member| {
                     member.service.annotation(annotations::LOAD_BALANCER_ID) == Some(id)
                         || member.service.status_addresses().next().is_some()
-                };
-                members.iter().any(was_known).then(|| format!("load balancer {id}"))
+                });
+                was_known.then(|| format!("load balancer {id}"))
             }
-            OpenStackPart::New(name) => members
-                .iter()
-                .any(|member: &PartMember| !member.service.ingress.is_empty())
-                .then(|| format!("load balancer {name}")),
+            OpenStackPart::New(name) => {
+                let was_known = members.iter().any(|member| !member.service.ingress.is_empty());
+                was_known.then(|| format!("load balancer {name}"))
+            }
             _ => None,
         }
     }
@@ -357,35 +357,33 @@ impl PartModel for Model {
         };
         let balancer = snapshot.balancer()?;
         let staying = || PartMember::staying(members);
-        let ownership = snapshot.ownership_tag.ownership(kinds::texts(balancer, "tags"));
+        let ownership = snapshot.ownership_tag.ownership(kinds::texts(balancer, fields::TAGS));
         // A Service that leaves one of another cluster has nothing there.
         let is_used = staying().next().is_some() || ownership.allows_changes();
-        (is_used && observe::is_broken(balancer)).then(|| {
-            let (name, id) = (balancer.text("name"), &balancer.id);
-            let is_own =
-                |member: &PartMember| names::load_balancer(&snapshot.cluster, &member.service.id) == name;
-            let is_known = |member: &PartMember| {
-                let named = desired::named(&member.service);
-                observe::may_be_known(&snapshot.objects, balancer, &named, &snapshot.ownership_tag)
-            };
-            let is_unused = ownership.allows_changes()
-                && staying().any(is_own)
-                && !staying().any(is_known);
-            let text = if is_unused {
-                format!(
-                    "load balancer {name} is in ERROR, and no Service has its address: its creation may have failed. It is \
-                     not deleted, since this process did not create it; to have it created again, delete it (openstack \
-                     loadbalancer delete --cascade {id})"
-                )
-            } else {
-                format!(
-                    "load balancer {name} is in ERROR, and Octavia refuses changes of it: an administrator has to fail it over \
-                     (openstack loadbalancer failover {id}), or write failover-in-error=true into [LoadBalancer]; it is not \
-                     deleted, since it may still serve"
-                )
-            };
-            Error::new(ErrorKind::Unavailable, text)
-        })
+        if !is_used || !observe::is_broken(balancer) {
+            return None;
+        }
+        let (name, id) = (balancer.text(fields::NAME), &balancer.id);
+        let is_named_by_service =
+            staying().any(|member| names::load_balancer(&snapshot.cluster, &member.service.id) == name);
+        let may_be_known = staying().any(|member| {
+            let named = desired::named(&member.service);
+            observe::may_be_known(&snapshot.objects, balancer, &named, &snapshot.ownership_tag)
+        });
+        let text = if ownership.allows_changes() && is_named_by_service && !may_be_known {
+            format!(
+                "load balancer {name} is in ERROR, and no Service has its address: its creation may have failed. It is \
+                 not deleted, since this process did not create it; to have it created again, delete it (openstack \
+                 loadbalancer delete --cascade {id})"
+            )
+        } else {
+            format!(
+                "load balancer {name} is in ERROR, and Octavia refuses changes of it: an administrator has to fail it over \
+                 (openstack loadbalancer failover {id}), or write failover-in-error=true into [LoadBalancer]; it is not \
+                 deleted, since it may still serve"
+            )
+        };
+        Some(Error::new(ErrorKind::Unavailable, text))
     }
 
     fn plan(&self, desired: &DesiredPart, observed: &ObservedPart) -> Plan<PartChange> {
@@ -472,7 +470,7 @@ impl PartModel for Model {
             return None;
         };
         let balancer = self.balancer_of(member, snapshot)?;
-        let vip_subnet = balancer.text("vip_subnet_id").to_owned();
+        let vip_subnet = balancer.text(fields::VIP_SUBNET_ID).to_owned();
         (!vip_subnet.is_empty()).then(|| PartFacts {
             vip_subnet,
             additional_subnet: observe::additional_subnet(balancer).to_owned(),

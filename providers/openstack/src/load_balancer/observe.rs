@@ -8,6 +8,7 @@ use ccm_core::plan::objects::{Object, Objects};
 use serde_json::Value;
 
 use super::{
+    fields,
     groups::Group,
     kinds::{ADDITIONAL_VIPS, ObjectKind, tags},
     names,
@@ -54,12 +55,15 @@ impl LoadBalancerSnapshot {
     /// The load balancer, if there is exactly one.
     pub(crate) fn balancer(&self) -> Option<&Object<ObjectKind>> {
         let mut all = self.objects.of(ObjectKind::Balancer);
-        all.next().filter(|_| all.next().is_none())
+        match (all.next(), all.next()) {
+            (Some(balancer), None) => Some(balancer),
+            _ => None,
+        }
     }
 
     /// Whether an internal Service uses the load balancer.
     pub(crate) fn serves_internal(&self, balancer: &Object<ObjectKind>) -> bool {
-        let name = balancer.text("name");
+        let name = balancer.text(fields::NAME);
         let tags = tags(balancer);
         self.internal.iter().any(|tag| tag == name || tags.contains(tag))
     }
@@ -75,10 +79,10 @@ pub(crate) fn floating<'a>(
     objects: &'a Objects<ObjectKind>,
     balancer: &Object<ObjectKind>,
 ) -> Option<&'a Object<ObjectKind>> {
-    let port = balancer.text("vip_port_id");
+    let port = balancer.text(fields::VIP_PORT_ID);
     objects
         .of(ObjectKind::Floating)
-        .find(|floating: &&Object<ObjectKind>| !port.is_empty() && floating.text("port_id") == port)
+        .find(|floating: &&Object<ObjectKind>| !port.is_empty() && floating.text(fields::PORT_ID) == port)
 }
 
 /// The ownership of a floating IP, from its description.
@@ -86,12 +90,12 @@ pub(crate) fn ownership_of_floating(
     floating: &Object<ObjectKind>,
     ownership_tag: &OwnershipTag,
 ) -> Ownership {
-    ownership_tag.ownership(names::tag_of_floating_ip(floating.text("description")))
+    ownership_tag.ownership(names::tag_of_floating_ip(floating.text(fields::DESCRIPTION)))
 }
 
 /// Octavia's provisioning status of an object.
 pub(crate) fn status(object: &Object<ObjectKind>) -> &str {
-    object.text("provisioning_status")
+    object.text(fields::PROVISIONING_STATUS)
 }
 
 /// Whether Octavia is working on the object and refuses changes of it.
@@ -107,7 +111,7 @@ pub(crate) fn is_broken(object: &Object<ObjectKind>) -> bool {
 /// The virtual addresses of the load balancer, the first one first.
 pub(crate) fn virtual_addresses(balancer: &Object<ObjectKind>) -> impl Iterator<Item = &str> {
     let additional = additional_vips(balancer).filter_map(|vip| vip.get("ip_address")?.as_str());
-    std::iter::once(balancer.text("vip_address"))
+    std::iter::once(balancer.text(fields::VIP_ADDRESS))
         .chain(additional)
         .filter(|address| !address.is_empty())
 }
@@ -140,9 +144,9 @@ pub(crate) fn may_be_known(
     let has = |text: &str| !text.is_empty() && named.iter().any(|named| named == text);
     let floating = floating(objects, balancer);
     has(&balancer.id)
-        || has(balancer.text("vip_address"))
+        || has(balancer.text(fields::VIP_ADDRESS))
         || floating.is_some_and(|floating| {
-            has(floating.text("floating_ip_address"))
+            has(floating.text(fields::FLOATING_IP_ADDRESS))
                 || ownership_of_floating(floating, ownership_tag) != Ownership::Ours
         })
 }

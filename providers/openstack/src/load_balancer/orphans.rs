@@ -15,12 +15,12 @@ use super::{
 };
 
 /// The tags of all Services, by the cluster name in them.
-struct ServiceTags<'a> {
+struct KnownServiceTags<'a> {
     snapshot: &'a ClusterSnapshot,
     by_cluster: BTreeMap<String, BTreeSet<String>>,
 }
 
-impl ServiceTags<'_> {
+impl KnownServiceTags<'_> {
     /// Whether the Service of this tag exists.
     fn contains(&mut self, tag: &str) -> bool {
         let cluster = names::cluster_of(tag).unwrap_or_default();
@@ -41,7 +41,7 @@ pub(super) fn orphans(
     directory: &LoadBalancerDirectory,
 ) -> Vec<Orphan<OpenStackPart>> {
     let (cluster, ownership_tag) = (&*snapshot.cluster.name, &snapshot.cluster.ownership_tag);
-    let mut tags = ServiceTags {
+    let mut tags = KnownServiceTags {
         snapshot,
         by_cluster: BTreeMap::new(),
     };

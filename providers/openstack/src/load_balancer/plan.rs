@@ -20,6 +20,7 @@ use self::site::{BalancerPlan, Site, Step, UNUSED, blocked};
 use super::{
     desired::{ActiveService, DesiredBalancer, DesiredPart, Owner},
     features::Feature,
+    fields,
     kinds::{self, ObjectKind, ObjectUpdate},
     names,
     observe::{self, LoadBalancerSnapshot, ObservedPart},
@@ -172,7 +173,7 @@ fn present(site: &Site<'_>, snapshot: &LoadBalancerSnapshot, is_broken: bool) ->
     } else if !is_broken {
         change(site, snapshot, admission)
     } else if desired.failover && site.created && !(desired.active.is_empty() && desired.frozen.is_empty()) {
-        let active = Attributes::from([("provisioning_status", "ACTIVE".into())]);
+        let active = Attributes::from([(fields::PROVISIONING_STATUS, "ACTIVE".into())]);
         let step = site.balancer.step(ObjectUpdate::Failover.action(active));
         Plan {
             steps: vec![step.because("failover, since it is in ERROR")],
@@ -231,12 +232,15 @@ fn is_public(site: &Site<'_>, snapshot: &LoadBalancerSnapshot, is_used: bool) ->
 
 fn admission<'a>(site: &Site<'a>, snapshot: &LoadBalancerSnapshot) -> Admission<'a> {
     let desired = site.desired;
-    let leaves = |tag: &String| {
-        let mut leaving = desired.leaving.iter();
-        leaving.any(|leaving| site.tagged(std::slice::from_ref(tag), &leaving.owner))
-    };
-    let tags = site.tags.iter().filter(|tag| names::is_service_tag(tag));
-    let mut shared = tags.filter(|tag| !leaves(tag)).count();
+    let mut shared = site
+        .tags
+        .iter()
+        .filter(|tag| names::is_service_tag(tag))
+        .filter(|tag| {
+            let mut leaving = desired.leaving.iter();
+            !leaving.any(|leaving| site.tagged(std::slice::from_ref(*tag), &leaving.owner))
+        })
+        .count();
     let field = site.balancer.title();
     let mut found = Admission::default();
     for active in &desired.active {
@@ -249,7 +253,7 @@ fn admission<'a>(site: &Site<'a>, snapshot: &LoadBalancerSnapshot) -> Admission<
         };
         let other_name = names::cluster_of(site.name)
             .filter(|cluster| names::load_balancer(cluster, &active.owner.service) == site.name);
-        if let Some(cluster) = other_name.filter(|_| !owner) {
+        if !owner && let Some(cluster) = other_name {
             let have = format!("named for the cluster name {cluster}");
             refuse(have, "named for the current --cluster-name");
         } else if !owner && !desired.can.has(Feature::Tags) {
@@ -353,7 +357,7 @@ fn change(site: &Site<'_>, snapshot: &LoadBalancerSnapshot, admission: Admission
 
 /// A step that gives the load balancer these tags.
 fn set_tags(site: &Site<'_>, tags: &[String], reason: String) -> Step {
-    let step = site.update(Attributes::from([("tags", kinds::sent(tags))]));
+    let step = site.update(Attributes::from([(fields::TAGS, kinds::sent(tags))]));
     step.because(reason)
 }
 
@@ -382,14 +386,17 @@ fn requested_tags(site: &Site<'_>, admitted: &[&ActiveService]) -> (Vec<String>,
 /// Reports fields that its owner sets by annotation, and that only a new load balancer can get.
 fn create_only(site: &Site<'_>, admitted: &[&ActiveService], plan: &mut BalancerPlan) {
     // Fields of a load balancer that is being created are unknown.
-    let admitted = admitted.iter().filter(|_| !site.balancer.id.is_empty());
-    for active in admitted.filter(|active| site.owned_by(&active.owner)) {
-        let given = active.given.iter();
-        for (name, want) in given.filter(|(name, want)| site.balancer.text(name) != want) {
-            let key = name.trim_start_matches("vip_").replace('_', "-");
-            let field = format!("{key} of {}", site.balancer.title());
-            let (service, have) = (Some(&active.owner.service), site.balancer.text(name));
-            plan.blocked.push(blocked(service, &field, have, want));
+    if site.balancer.id.is_empty() {
+        return;
+    }
+    for active in admitted.iter().filter(|active| site.owned_by(&active.owner)) {
+        for (name, want) in &active.given {
+            let have = site.balancer.text(name);
+            if have != want {
+                let key = name.trim_start_matches("vip_").replace('_', "-");
+                let field = format!("{key} of {}", site.balancer.title());
+                plan.blocked.push(blocked(Some(&active.owner.service), &field, have, want));
+            }
         }
     }
 }

@@ -69,9 +69,9 @@ impl HealthCheck {
     /// The check for members of a port. `health_port`: the port at which nodes report whether they have endpoints, if
     /// they do.
     pub(crate) fn of(port: Protocol, health_port: Option<u16>, capabilities: Capabilities) -> Self {
-        match health_port.filter(|_| http_usable(port, capabilities)) {
-            Some(health_port) => Self::Healthz(health_port),
-            None => Self::Connect(match port {
+        match health_port {
+            Some(health_port) if http_usable(port, capabilities) => Self::Healthz(health_port),
+            _ => Self::Connect(match port {
                 Protocol::Tcp => "TCP",
                 Protocol::Sctp => "SCTP",
                 Protocol::Udp => "UDP-CONNECT",

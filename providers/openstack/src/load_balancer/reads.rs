@@ -35,6 +35,7 @@ use tokio::{sync::Mutex, time::Instant};
 pub(crate) use self::{discovery::Discovery, members::Members};
 use super::{
     features::Version,
+    fields,
     kinds::{ObjectKind, REFUSED},
     member::Member,
     names,
@@ -334,11 +335,11 @@ impl Reads {
     ) -> Result<Arc<Listing<FloatingIp>>> {
         const FIELDS: Query = &[
             ("fields", "id"),
-            ("fields", "floating_ip_address"),
-            ("fields", "floating_network_id"),
-            ("fields", "port_id"),
-            ("fields", "description"),
-            ("fields", "tags"),
+            ("fields", fields::FLOATING_IP_ADDRESS),
+            ("fields", fields::FLOATING_NETWORK_ID),
+            ("fields", fields::PORT_ID),
+            ("fields", fields::DESCRIPTION),
+            ("fields", fields::TAGS),
             ("fields", "revision_number"),
         ];
         self.shared(&self.floating_ips, port, FIELDS, read).await
@@ -365,9 +366,9 @@ impl Reads {
     ) -> Result<Arc<Listing<SecurityGroup>>> {
         const FIELDS: Query = &[
             ("fields", "id"),
-            ("fields", "name"),
-            ("fields", "description"),
-            ("fields", "tags"),
+            ("fields", fields::NAME),
+            ("fields", fields::DESCRIPTION),
+            ("fields", fields::TAGS),
             ("fields", "security_group_rules"),
         ];
         self.shared(&self.security_groups, name, FIELDS, read).await

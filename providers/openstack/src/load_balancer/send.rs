@@ -15,9 +15,10 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{
+    fields,
     kinds::{
-        self, ADDITIONAL_VIPS, MEMBERS, OTHER_ADDITIONAL_SUBNETS, OTHER_VIP_SUBNETS, OWNER, ObjectKind,
-        ObjectUpdate, REPLACED, SINGLE_MEMBERS, SUBNETS,
+        self, ADDITIONAL_VIPS, MemberSet, OTHER_ADDITIONAL_SUBNETS, OTHER_VIP_SUBNETS, OWNER, ObjectKind,
+        ObjectUpdate, REPLACED, SUBNETS,
     },
     member::{Member, by_identity},
     member_id::MemberId,
@@ -58,17 +59,20 @@ fn is_retried(error: &Error) -> bool {
 
 /// The set fields of a new object.
 fn fields(object: &Object<ObjectKind>) -> BTreeMap<&'static str, &Value> {
-    let is_set = |value: &Value| match value {
+    let fields = object.attributes.iter().filter(|(name, value)| {
+        ![OWNER, SUBNETS, OTHER_VIP_SUBNETS, OTHER_ADDITIONAL_SUBNETS].contains(name) && is_set(value)
+    });
+    fields.map(|(name, value)| (*name, value)).collect()
+}
+
+fn is_set(value: &Value) -> bool {
+    match value {
         Value::Null => false,
         Value::String(text) => !text.is_empty(),
         Value::Array(list) => !list.is_empty(),
         Value::Object(map) => !map.is_empty(),
         Value::Bool(_) | Value::Number(_) => true,
-    };
-    let fields = object.attributes.iter().filter(|(name, value)| {
-        ![OWNER, SUBNETS, OTHER_VIP_SUBNETS, OTHER_ADDITIONAL_SUBNETS].contains(name) && is_set(value)
-    });
-    fields.map(|(name, value)| (*name, value)).collect()
+    }
 }
 
 /// The new load balancer with each choice of subnets for its addresses, in order. Only administrators can ask Neutron which subnets
@@ -79,16 +83,14 @@ fn vip_choices(balancer: &Object<ObjectKind>) -> Vec<Object<ObjectKind>> {
     let mut choices = vec![balancer.clone()];
     choices.extend(
         kinds::texts(balancer, OTHER_VIP_SUBNETS)
-            .map(|subnet: &str| balancer.clone().with("vip_subnet_id", subnet)),
+            .map(|subnet: &str| balancer.clone().with(fields::VIP_SUBNET_ID, subnet)),
     );
     let mut all = Vec::new();
     for choice in choices {
-        let others = kinds::texts(balancer, OTHER_ADDITIONAL_SUBNETS);
-        let others: Vec<_> = others
-            .map(|subnet| choice.clone().with(ADDITIONAL_VIPS, json!([{"subnet_id": subnet}])))
-            .collect();
-        all.push(choice);
-        all.extend(others);
+        all.push(choice.clone());
+        for subnet in kinds::texts(balancer, OTHER_ADDITIONAL_SUBNETS) {
+            all.push(choice.clone().with(ADDITIONAL_VIPS, json!([{"subnet_id": subnet}])));
+        }
     }
     all.truncate(MOST);
     all
@@ -129,7 +131,7 @@ impl<'a> Tree<'a> {
             listeners: below(ObjectKind::Listener).collect(),
             default_pool: below(ObjectKind::Pool).next().map(Box::new),
             healthmonitor: below(ObjectKind::Monitor).next().map(Box::new),
-            members: object.set(MEMBERS),
+            members: object.set(MemberSet::Listed.name()),
         }
     }
 }
@@ -214,7 +216,7 @@ impl BalancerCalls<'_> {
         balancer: &Object<ObjectKind>,
         below: &[Object<ObjectKind>],
     ) -> Result<objects::ChangeReply<ObjectKind>> {
-        let members = below.iter().map(|object| object.set(MEMBERS).len()).sum();
+        let members = below.iter().map(|object| object.set(MemberSet::Listed.name()).len()).sum();
         let mut result = Err(stale());
         for choice in vip_choices(balancer) {
             let body = Tree::of(&choice, below);
@@ -226,11 +228,11 @@ impl BalancerCalls<'_> {
         let created = result?;
         let mut object: Object<ObjectKind> = (&created.balancer).into();
         // The engine waits for `ACTIVE` before it plans again.
-        object.attributes.insert("provisioning_status", "ACTIVE".into());
+        object.attributes.insert(fields::PROVISIONING_STATUS, "ACTIVE".into());
         let mut reply = objects::ChangeReply::object(object);
         reply.objects.extend(created.members.into_iter().map(|(listener, members)| {
             let mut pool = kinds::below(ObjectKind::Pool, listener, "");
-            pool.sets.insert(MEMBERS, members);
+            pool.sets.insert(MemberSet::Listed.name(), members);
             pool
         }));
         Ok(reply)
@@ -241,7 +243,7 @@ impl BalancerCalls<'_> {
         &self,
         floating: &Object<ObjectKind>,
     ) -> Result<objects::ChangeReply<ObjectKind>> {
-        let port = id(floating.text("port_id"))?;
+        let port = id(floating.text(fields::PORT_ID))?;
         let mut subnets: Vec<_> = kinds::texts(floating, SUBNETS).map(Value::from).collect();
         if subnets.is_empty() {
             subnets.push(Value::Null);
@@ -277,7 +279,7 @@ impl BalancerCalls<'_> {
         } = self.sender;
         let text = |name: &str| body.get(name).and_then(Value::as_str).unwrap_or_default();
         let former = self.observed.get(ObjectKind::Floating, text(REPLACED)).ok_or_else(stale)?;
-        let (port, new_id, former_id) = (id(text("port_id"))?, id(&new.id)?, id(&former.id)?);
+        let (port, new_id, former_id) = (id(text(fields::PORT_ID))?, id(&new.id)?, id(&former.id)?);
         // Another client may have attached it since the listing was read.
         let read = ReadOptions {
             freshness: Freshness::After(Instant::now()),
@@ -287,18 +289,18 @@ impl BalancerCalls<'_> {
         if listing.by_id(new_id).is_none_or(|now| !now.port_id.is_empty()) {
             return Err(stale());
         }
-        let mut detached = Attributes::from([("port_id", Value::Null)]);
-        if let Some(description) = body.get("description") {
-            detached.insert("description", description.clone());
+        let mut detached = Attributes::from([(fields::PORT_ID, Value::Null)]);
+        if let Some(description) = body.get(fields::DESCRIPTION) {
+            detached.insert(fields::DESCRIPTION, description.clone());
         }
         writes.update_floating_ip(port, former_id, &detached).await?;
-        let attached = Attributes::from([("port_id", port.into())]);
+        let attached = Attributes::from([(fields::PORT_ID, port.into())]);
         let Err(error) = writes.update_floating_ip(port, new_id, &attached).await else {
             return Ok(());
         };
         let restored = Attributes::from([
-            ("port_id", port.into()),
-            ("description", former.text("description").into()),
+            (fields::PORT_ID, port.into()),
+            (fields::DESCRIPTION, former.text(fields::DESCRIPTION).into()),
         ]);
         let result = writes.update_floating_ip(port, former_id, &restored).await;
         if is_retried(&error) {
@@ -314,19 +316,23 @@ impl BalancerCalls<'_> {
     /// meanwhile would be lost. They may also change the plan.
     async fn has_planned_tags(&self, object: &Object<ObjectKind>) -> Result<bool> {
         let (reads, id, priority) = (self.sender.reads, &object.id, self.sender.priority);
-        macro_rules! now {
-            ($record:ident by $op:ident) => {
-                reads.uncached::<$record>(Op::$op, id, priority).await?.map(|now| now.tags)
-            };
-        }
-        let now = match object.kind {
-            ObjectKind::Balancer => now!(LoadBalancer by LoadBalancerGet),
-            ObjectKind::Listener => now!(Listener by ListenerGet),
-            _ => now!(Pool by PoolGet),
+        let tags = match object.kind {
+            ObjectKind::Balancer => {
+                let now = reads.uncached::<LoadBalancer>(Op::LoadBalancerGet, id, priority).await?;
+                now.map(|balancer| balancer.tags)
+            }
+            ObjectKind::Listener => {
+                let now = reads.uncached::<Listener>(Op::ListenerGet, id, priority).await?;
+                now.map(|listener| listener.tags)
+            }
+            _ => {
+                let now = reads.uncached::<Pool>(Op::PoolGet, id, priority).await?;
+                now.map(|pool| pool.tags)
+            }
         };
         let now: BTreeSet<_> =
-            now.iter().flatten().map(String::as_str).filter(|tag| !tag.is_empty()).collect();
-        Ok(now == kinds::texts(object, "tags").collect())
+            tags.iter().flatten().map(String::as_str).filter(|tag| !tag.is_empty()).collect();
+        Ok(now == kinds::texts(object, fields::TAGS).collect())
     }
 
     /// The ID of a member, which is read if the member was created since the last listing.
@@ -342,9 +348,9 @@ impl BalancerCalls<'_> {
 
     /// The whole list of members, with fields that users set on the existing ones.
     async fn merged(&self, pool: &str, members: &[Member]) -> Result<Vec<Member>> {
-        let now = self.sender.reads.members_uncached(pool, self.sender.priority).await?;
-        let now = by_identity(&now);
-        let merged = members.iter().map(|want| match now.get(&want.identity()) {
+        let observed = self.sender.reads.members_uncached(pool, self.sender.priority).await?;
+        let known = by_identity(&observed);
+        let merged = members.iter().map(|want| match known.get(&want.identity()) {
             None => Member {
                 // The member was deleted meanwhile, so its own settings are unknown.
                 weight: None,
@@ -398,15 +404,15 @@ impl ObjectCalls<ObjectKind> for BalancerCalls<'_> {
     async fn update(
         &self,
         object: &Object<ObjectKind>,
-        call: &'static str,
+        update: ObjectUpdate,
         body: &Attributes,
         _: &Objects<ObjectKind>,
     ) -> Result<objects::ChangeReply<ObjectKind>> {
         let (writes, id) = (&self.sender.writes, &*object.id);
-        if body.contains_key("tags") && !self.has_planned_tags(object).await? {
+        if body.contains_key(fields::TAGS) && !self.has_planned_tags(object).await? {
             return Err(stale());
         }
-        match ObjectUpdate::of(call).ok_or_else(|| unsupported(object, call))? {
+        match update {
             ObjectUpdate::Balancer => {
                 writes.update_load_balancer(id, body).await?;
             }
@@ -421,9 +427,9 @@ impl ObjectCalls<ObjectKind> for BalancerCalls<'_> {
                 writes.update::<Monitor>(self.balancer()?, id, body).await?;
             }
             ObjectUpdate::Floating => {
-                let port = match body.get("port_id").and_then(Value::as_str) {
+                let port = match body.get(fields::PORT_ID).and_then(Value::as_str) {
                     Some(port) => self::id(port)?,
-                    None => object.text("port_id"),
+                    None => object.text(fields::PORT_ID),
                 };
                 writes.update_floating_ip(port, id, body).await?;
             }
@@ -445,7 +451,7 @@ impl ObjectCalls<ObjectKind> for BalancerCalls<'_> {
                 let pool = self.observed.id(ObjectKind::Pool, &object.key)?;
                 writes.delete::<Monitor>(self.balancer()?, pool, id).await
             }
-            ObjectKind::Floating => writes.delete_floating_ip(object.text("port_id"), id).await,
+            ObjectKind::Floating => writes.delete_floating_ip(object.text(fields::PORT_ID), id).await,
         }
     }
 
@@ -456,20 +462,22 @@ impl ObjectCalls<ObjectKind> for BalancerCalls<'_> {
         members: &[Member],
     ) -> Result<objects::ChangeReply<ObjectKind>> {
         let (writes, balancer) = (&self.sender.writes, self.balancer()?);
-        if set == MEMBERS {
-            writes.add_members(balancer, &pool.id, members).await?;
-        }
-        let known = by_identity(pool.set(SINGLE_MEMBERS));
-        for member in members.iter().filter(|_| set == SINGLE_MEMBERS) {
-            if let Some(have) = known.get(&member.identity()) {
-                let (of, id) = ((balancer, &*pool.id), self.member_id(&pool.id, have).await?);
-                writes.update_member(of, &id, member.monitor_port).await?;
-                continue;
+        match MemberSet::of(set).ok_or_else(|| unsupported(pool, set))? {
+            MemberSet::Listed => writes.add_members(balancer, &pool.id, members).await?,
+            MemberSet::Single => {
+                let known = by_identity(pool.set(set));
+                for member in members {
+                    if let Some(have) = known.get(&member.identity()) {
+                        let id = self.member_id(&pool.id, have).await?;
+                        writes.update_member((balancer, &pool.id), &id, member.monitor_port).await?;
+                        continue;
+                    }
+                    let mut member = member.clone();
+                    let host = Arc::make_mut(&mut member.host);
+                    host.name = names::serial_member(&host.name, &host.address, member.protocol_port);
+                    writes.create_member(balancer, &pool.id, &member).await?;
+                }
             }
-            let mut member = member.clone();
-            let host = Arc::make_mut(&mut member.host);
-            host.name = names::serial_member(&host.name, &host.address, member.protocol_port);
-            writes.create_member(balancer, &pool.id, &member).await?;
         }
         Ok(objects::ChangeReply::default())
     }

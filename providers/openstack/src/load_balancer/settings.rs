@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use ccm_core::{
     Environment,
-    config::{GoDuration, KeyPath, Problems, config_section},
+    config::{GoDuration, Problems, config_section},
 };
 
 use super::{
@@ -148,10 +148,10 @@ impl LoadBalancing {
         ] {
             let is_valid = value.to_std() >= Duration::from_secs(1);
             let what = "less than a second; Octavia takes whole seconds from 1, write 5s";
-            match section.create_monitor {
-                true => problems.require(is_valid, ("LoadBalancer", key), what),
-                false if is_valid => {}
-                false => problems.warn(("LoadBalancer", key), what),
+            if section.create_monitor {
+                problems.require(is_valid, ("LoadBalancer", key), what);
+            } else if !is_valid {
+                problems.warn(("LoadBalancer", key), what);
             }
         }
         let mut warn = |key: &str, what: &str| problems.warn(("LoadBalancer", key), what);
@@ -173,14 +173,13 @@ impl LoadBalancing {
         if section.max_shared_lb < 1 {
             warn("max-shared-lb", "less than 1: no load balancer can be used by a second Service");
         }
-        let class_key = |name| KeyPath::from(("LoadBalancerClass", name, "floating-subnet"));
-        let in_classes = classes.iter().map(|(name, class)| (class_key(&**name), &class.floating_subnet));
-        let key = KeyPath::from(("LoadBalancer", "floating-subnet"));
-        let own = (key, &section.floating_subnet);
-        for (key, pattern) in in_classes.chain([own]) {
-            if let Err(error) = SubnetFilter::parse(pattern, "") {
-                problems.warn(key, error.message());
+        for (name, class) in classes {
+            if let Err(error) = SubnetFilter::parse(&class.floating_subnet, "") {
+                problems.warn(("LoadBalancerClass", &**name, "floating-subnet"), error.message());
             }
+        }
+        if let Err(error) = SubnetFilter::parse(&section.floating_subnet, "") {
+            problems.warn(("LoadBalancer", "floating-subnet"), error.message());
         }
         let steps = env
             .var("OCCM_WAIT_LB_ACTIVE_STEPS")

@@ -16,6 +16,7 @@ use super::{
     annotations::allowed,
     desired::server_of,
     features::{Capabilities, Feature},
+    fields,
     protocols::Proxy,
     tags::ServiceTags,
 };
@@ -190,10 +191,13 @@ pub(crate) fn servers(service: &ServiceView, settings: &LoadBalancing, cluster: 
 
 /// The external network that the Service names; empty if it names none.
 pub(crate) fn floating_network<'a>(service: &'a ServiceView, settings: &'a LoadBalancing) -> &'a str {
-    let class = class(service, settings).map(|class| class.floating_network_id.as_str());
-    let class = class.filter(|network| !network.is_empty());
-    class
-        .or_else(|| service.annotation(annotations::FLOATING_NETWORK_ID))
+    if let Some(class) = class(service, settings)
+        && !class.floating_network_id.is_empty()
+    {
+        return &class.floating_network_id;
+    }
+    service
+        .annotation(annotations::FLOATING_NETWORK_ID)
         .unwrap_or(&settings.conf.floating_network_id)
 }
 
@@ -301,10 +305,10 @@ impl BalancerSpec {
             read.warn(ignored.key, ignored.problem);
         }
         let timeouts = [
-            ("timeout_client_data", annotations::TIMEOUT_CLIENT_DATA, 50_000),
-            ("timeout_member_connect", annotations::TIMEOUT_MEMBER_CONNECT, 5_000),
-            ("timeout_member_data", annotations::TIMEOUT_MEMBER_DATA, 50_000),
-            ("timeout_tcp_inspect", annotations::TIMEOUT_TCP_INSPECT, 0),
+            (fields::TIMEOUT_CLIENT_DATA, annotations::TIMEOUT_CLIENT_DATA, 50_000),
+            (fields::TIMEOUT_MEMBER_CONNECT, annotations::TIMEOUT_MEMBER_CONNECT, 5_000),
+            (fields::TIMEOUT_MEMBER_DATA, annotations::TIMEOUT_MEMBER_DATA, 50_000),
+            (fields::TIMEOUT_TCP_INSPECT, annotations::TIMEOUT_TCP_INSPECT, 0),
         ]
         .map(|(field, key, default)| {
             // A value that is not sent is not refused.
@@ -346,22 +350,21 @@ impl BalancerSpec {
 }
 
 fn monitor_times(conf: &LoadBalancer, read: &mut AnnotationReader<'_>) -> HealthMonitorTimes {
-    let seconds = |duration: GoDuration| i64::try_from(duration.to_std().as_secs()).unwrap_or(i64::MAX);
-    let [delay, timeout] = [
-        (annotations::HEALTH_MONITOR_DELAY, conf.monitor_delay),
-        (annotations::HEALTH_MONITOR_TIMEOUT, conf.monitor_timeout),
-    ]
-    .map(|(key, default)| read.number(key, seconds(default), allowed::SECONDS));
-    let [max_retries, max_retries_down] = [
-        (annotations::HEALTH_MONITOR_MAX_RETRIES, conf.monitor_max_retries),
-        (annotations::HEALTH_MONITOR_MAX_RETRIES_DOWN, conf.monitor_max_retries_down),
-    ]
-    .map(|(key, default)| read.number(key, default.into(), allowed::RETRIES));
+    let mut seconds = |key, default: GoDuration| {
+        let default = i64::try_from(default.to_std().as_secs()).unwrap_or(i64::MAX);
+        read.number(key, default, allowed::SECONDS)
+    };
+    let delay = seconds(annotations::HEALTH_MONITOR_DELAY, conf.monitor_delay);
+    let timeout = seconds(annotations::HEALTH_MONITOR_TIMEOUT, conf.monitor_timeout);
+    let mut retries = |key, default: u32| read.number(key, default.into(), allowed::RETRIES);
     HealthMonitorTimes {
         delay,
         timeout,
-        max_retries,
-        max_retries_down,
+        max_retries: retries(annotations::HEALTH_MONITOR_MAX_RETRIES, conf.monitor_max_retries),
+        max_retries_down: retries(
+            annotations::HEALTH_MONITOR_MAX_RETRIES_DOWN,
+            conf.monitor_max_retries_down,
+        ),
     }
 }
 

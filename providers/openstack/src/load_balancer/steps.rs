@@ -4,13 +4,14 @@ use ccm_core::{
     load_balancer::{Effect, StepDescription},
     plan::{
         self, Plan, Step,
-        objects::{self, Action, Attributes, Object, Objects},
+        objects::{self, Action, Attributes, Objects},
     },
 };
 use serde_json::Value;
 
 use super::{
     desired::GroupRef,
+    fields,
     groups::Group,
     kinds::{ObjectKind, ObjectUpdate, REPLACED},
     names,
@@ -113,17 +114,19 @@ impl plan::CloudChange for PartChange {
 /// floating IP to the port of a load balancer in `PENDING_CREATE`. A floating IP without our ownership tag has to wait:
 /// if the creation failed, nothing would identify its owner.
 fn can_precede_balancer(change: &objects::ObjectChange<ObjectKind>) -> bool {
-    let is_recognized =
-        |floating: &Object<ObjectKind>| names::tag_of_floating_ip(floating.text("description")).is_some();
+    if change.kind != ObjectKind::Floating {
+        return false;
+    }
     match &change.action {
-        _ if change.kind != ObjectKind::Floating => false,
-        Action::Create(floating, _) => is_recognized(floating),
+        Action::Create(floating, _) => {
+            names::tag_of_floating_ip(floating.text(fields::DESCRIPTION)).is_some()
+        }
         _ => true,
     }
 }
 
 /// As [`Objects::fold`]. A new load balancer has a port, whether known or not. Its deletion deletes the port, which
-/// detaches the floating IP.
+/// detaches the floating IP. A new floating IP is known by its address as soon as a reply names it.
 fn fold_balancer(
     objects: &mut Objects<ObjectKind>,
     change: &objects::ObjectChange<ObjectKind>,
@@ -131,7 +134,7 @@ fn fold_balancer(
 ) {
     let balancer = objects.of(ObjectKind::Balancer).next();
     let port = balancer
-        .map(|balancer| balancer.text("vip_port_id"))
+        .map(|balancer| balancer.text(fields::VIP_PORT_ID))
         .filter(|port| !port.is_empty())
         .map(str::to_owned);
     if let Some(fields) = replacement(change) {
@@ -139,16 +142,21 @@ fn fold_balancer(
         return;
     }
     objects.fold(change, reply);
+    for object in &mut objects.all {
+        if object.kind == ObjectKind::Floating && object.key.is_empty() {
+            object.key = object.text(fields::FLOATING_IP_ADDRESS).to_owned();
+        }
+    }
     match (&change.action, port) {
         (Action::Create(..), _) if change.kind == ObjectKind::Balancer && reply.is_none() => {
             for balancer in objects.all.iter_mut().filter(|object| object.kind == ObjectKind::Balancer) {
                 let port = format!("port of {}", balancer.key);
-                balancer.attributes.entry("vip_port_id").or_insert_with(|| port.into());
+                balancer.attributes.entry(fields::VIP_PORT_ID).or_insert_with(|| port.into());
             }
         }
         (Action::Delete(_), Some(port)) if change.kind == ObjectKind::Balancer => {
-            for floating in objects.all.iter_mut().filter(|object| object.text("port_id") == port) {
-                floating.attributes.insert("port_id", "".into());
+            for floating in objects.all.iter_mut().filter(|object| object.text(fields::PORT_ID) == port) {
+                floating.attributes.insert(fields::PORT_ID, "".into());
             }
         }
         _ => {}
@@ -158,9 +166,7 @@ fn fold_balancer(
 /// The fields of a change that replaces a floating IP by another one.
 fn replacement(change: &objects::ObjectChange<ObjectKind>) -> Option<&Attributes> {
     match &change.action {
-        Action::Update(label, fields) if ObjectUpdate::of(label) == Some(ObjectUpdate::ReplaceFloating) => {
-            Some(fields)
-        }
+        Action::Update(ObjectUpdate::ReplaceFloating, fields) => Some(fields),
         _ => None,
     }
 }
@@ -174,12 +180,14 @@ fn fold_replacement(
     let floating = objects.all.iter_mut().filter(|object| object.kind == ObjectKind::Floating);
     for object in floating {
         if fields.get(REPLACED).and_then(Value::as_str) == Some(&*object.key) {
-            object.attributes.insert("port_id", "".into());
-            if let Some(description) = fields.get("description") {
-                object.attributes.insert("description", description.clone());
+            object.attributes.insert(fields::PORT_ID, "".into());
+            if let Some(description) = fields.get(fields::DESCRIPTION) {
+                object.attributes.insert(fields::DESCRIPTION, description.clone());
             }
         } else if object.key == change.key {
-            object.attributes.insert("port_id", fields.get("port_id").cloned().unwrap_or_default());
+            object
+                .attributes
+                .insert(fields::PORT_ID, fields.get(fields::PORT_ID).cloned().unwrap_or_default());
         }
     }
 }

@@ -45,13 +45,17 @@ impl SubnetFilter {
     /// # Errors
     /// If the pattern of the name is invalid.
     pub(crate) fn parse(name: &str, tags: &str) -> Result<Self> {
-        let pattern = (!name.is_empty()).then(|| NamePattern::parse(name)).transpose();
-        let pattern = pattern.map_err(|why| {
-            Error::new(
-                ErrorKind::InvalidSpec,
-                format!("{name:?} is not a pattern for names of subnets: {why}"),
-            )
-        })?;
+        let pattern = if name.is_empty() {
+            None
+        } else {
+            let parsed = NamePattern::parse(name).map_err(|why| {
+                Error::new(
+                    ErrorKind::InvalidSpec,
+                    format!("{name:?} is not a pattern for names of subnets: {why}"),
+                )
+            })?;
+            Some(parsed)
+        };
         Ok(Self {
             name: pattern,
             tags: TagExpression::parse(tags),

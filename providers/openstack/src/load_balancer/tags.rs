@@ -198,9 +198,12 @@ impl Unrecorded {
             }
             // A tag that is neither requested nor present anymore may be added by others.
             let mut known = present();
-            known.extend(&requested);
+            if service.wants_load_balancer() {
+                known.extend(&requested);
+            }
             tags.retain(&known);
-            if tags != applied && service.wants_load_balancer() {
+            // Also for a Service that leaves: this pass may have to wait before it removes them.
+            if tags != applied && !tags.is_empty() {
                 self.0.insert(service.id.clone(), tags.clone());
             }
             all.insert(service.id.clone(), tags);
@@ -211,6 +214,8 @@ impl Unrecorded {
 
 #[cfg(test)]
 mod tests {
+    use ccm_core::load_balancer::ServiceType;
+
     use super::*;
 
     fn set(tags: &[&str]) -> BTreeSet<String> {
@@ -247,5 +252,29 @@ mod tests {
         let (requested, annotated) = (set(&["kept", "new"]), set(&["old", "kept", "kube_service_c_n_s"]));
         let (add, remove) = difference(&have, &requested.iter().collect(), &annotated.iter().collect());
         assert_eq!((add, remove), (vec!["new".to_owned()], vec!["old".to_owned()]));
+    }
+
+    #[test]
+    fn requested_tags_stay_known_while_a_service_that_leaves_waits() {
+        let mut service = ServiceView {
+            annotations: [(annotations::LOAD_BALANCER_TAGS, "a,b")].into_iter().collect(),
+            service_type: ServiceType::LoadBalancer,
+            ..ServiceView::default()
+        };
+        let present = || ServiceTags {
+            load_balancer: set(&["a", "b"]),
+            ..ServiceTags::default()
+        };
+        let mut unrecorded = Unrecorded::default();
+        unrecorded.annotated([&service].into_iter(), present);
+        service = ServiceView::default();
+        for pass in 1..=2 {
+            let known = unrecorded.annotated([&service].into_iter(), present);
+            let tags = known.get(&service.id).map(|tags| tags.load_balancer.clone());
+            assert_eq!(tags, Some(set(&["a", "b"])), "pass {pass}");
+        }
+        let known = unrecorded.annotated([&service].into_iter(), ServiceTags::default);
+        assert_eq!(known.get(&service.id).map(ServiceTags::is_empty), Some(true));
+        assert!(unrecorded.annotated([&service].into_iter(), present).is_empty());
     }
 }

@@ -52,15 +52,19 @@ where
             continue;
         }
         // The error of all items that are not sent any more.
-        let last = match is_of_item {
-            false => Some(error.clone()),
+        let last = if !is_of_item {
+            Some(error.clone())
+        } else if refusals >= REFUSALS_MAX {
             // This error is about other items.
-            true => (refusals >= REFUSALS_MAX).then(|| {
-                let text = "not tried, since too many others were refused at the same time";
-                Error::new(ErrorKind::InvalidSpec, text)
-            }),
+            let text = "not tried, since too many others were refused at the same time";
+            Some(Error::new(ErrorKind::InvalidSpec, text))
+        } else {
+            None
         };
-        let cause = last.clone().filter(|_| batch.len() > 1).unwrap_or(error);
+        let cause = match &last {
+            Some(last) if batch.len() > 1 => last.clone(),
+            _ => error,
+        };
         results.resize(results.len() + batch.len(), Err(cause));
         if let Some(error) = last {
             results.resize(items.len(), Err(error));

@@ -59,7 +59,7 @@ pub(super) struct Pairs {
 }
 
 /// Ports by their addresses.
-type Ports = HashMap<IpAddr, Vec<PairPort>>;
+type PortsByAddress = HashMap<IpAddr, Vec<PairPort>>;
 
 /// A change of the pairs of one port.
 struct Edit<'a> {
@@ -240,7 +240,11 @@ fn key(route: &DesiredRoute) -> (IpNet, String) {
 }
 
 /// The ports with any of these addresses.
-async fn ports<'a>(api: &Api, addresses: impl Iterator<Item = &'a str>, priority: Priority) -> Result<Ports> {
+async fn ports<'a>(
+    api: &Api,
+    addresses: impl Iterator<Item = &'a str>,
+    priority: Priority,
+) -> Result<PortsByAddress> {
     let mut filters: Vec<String> = addresses.map(|address| format!("ip_address={address}")).collect();
     filters.sort_unstable();
     filters.dedup();
@@ -250,7 +254,7 @@ async fn ports<'a>(api: &Api, addresses: impl Iterator<Item = &'a str>, priority
         query.extend(FIELDS.map(|field| ("fields", field)));
         async move { api.list::<PairPort>(&query, priority).await }
     });
-    let mut by_address: Ports = HashMap::new();
+    let mut by_address: PortsByAddress = HashMap::new();
     for port in try_join_all(each).await?.into_iter().flatten() {
         for ip in &port.fixed_ips {
             if let Ok(address) = ip.ip_address.parse() {
@@ -261,14 +265,14 @@ async fn ports<'a>(api: &Api, addresses: impl Iterator<Item = &'a str>, priority
     Ok(by_address)
 }
 
-fn at<'a>(ports: &'a Ports, address: &str) -> &'a [PairPort] {
+fn at<'a>(ports: &'a PortsByAddress, address: &str) -> &'a [PairPort] {
     let address = address.parse::<IpAddr>().ok();
     let found = address.and_then(|address| ports.get(&address));
     found.map(Vec::as_slice).unwrap_or_default()
 }
 
 /// The node's port with the route's next hop: that of its server, or the only port with the address.
-fn port_of<'a>(ports: &'a Ports, route: &DesiredRoute) -> Result<&'a PairPort> {
+fn port_of<'a>(ports: &'a PortsByAddress, route: &DesiredRoute) -> Result<&'a PairPort> {
     let all = at(ports, route.next_hop.as_str());
     let id = route.node.view.provider_id.as_deref();
     let server = match id.map(provider_id::parse) {

@@ -67,28 +67,27 @@ impl Table<'_> {
 
     /// Removes routes. A missing one is no error.
     pub(super) async fn remove(&self, routes: &[RawRoute]) -> Vec<Result<()>> {
-        let send = |batch| async move {
+        divide(routes, |batch| async move {
             let after = self.change(&[], batch).await?;
             let present: HashSet<_> = after.routes.iter().collect();
             let each = batch.iter().map(|route| expected(!present.contains(route)));
             Ok(each.collect())
-        };
-        divide(routes, send).await
+        })
+        .await
     }
 
     /// Adds routes. If they exceed the limit, the first ones are added.
     pub(super) async fn add(&self, routes: &[RawRoute]) -> Vec<Result<()>> {
-        let send = |batch| async move {
+        divide(routes, |batch| async move {
             let after = self.change(batch, &[]).await.map_err(|error| self.explain(error, batch))?;
             let present: HashSet<_> = after.routes.iter().collect();
-            // Hashing first avoids comparing two long lists. Routes with another spelling are searched for.
-            let is_present = |route: &RawRoute| {
-                present.contains(route) || after.routes.iter().any(|known| known.is(route))
-            };
-            let each = batch.iter().map(|route| expected(is_present(route)));
+            let each = batch.iter().map(|route| {
+                // Hashing first avoids comparing two long lists. Routes with another spelling are searched for.
+                expected(present.contains(route) || after.routes.iter().any(|known| known.is(route)))
+            });
             Ok(each.collect())
-        };
-        divide(routes, send).await
+        })
+        .await
     }
 
     /// Adds the fix to a refusal. The text does not depend on the router's other routes.

@@ -79,12 +79,12 @@ impl ObservedTables {
             if is_missing
                 && each.iter().all(|table: &HashSet<_>| addresses().any(|address| has(table, address)))
             {
-                let is_other = |other: &&mut CloudRoute| {
-                    let mut addresses = addresses();
-                    other.destination.trunc() == route.destination
-                        && addresses.any(|address| address == other.next_hop.as_str())
-                };
-                for other in self.routes.iter_mut().filter(is_other) {
+                for other in &mut self.routes {
+                    if other.destination.trunc() != route.destination
+                        || !addresses().any(|address| address == other.next_hop.as_str())
+                    {
+                        continue;
+                    }
                     let hop = std::mem::replace(&mut other.next_hop, route.next_hop.clone());
                     if each.iter().all(|table| has(table, hop.as_str())) {
                         accepted.insert(route.destination, hop);

@@ -6,7 +6,7 @@ use ipnet::IpNet;
 
 use super::Control;
 use crate::error::Result;
-use crate::openstack::region::{Region, Route, Router};
+use crate::openstack::region::{Region, Route};
 
 /// Routers.
 impl Control {
@@ -35,8 +35,7 @@ impl Control {
             nexthop: *nexthop,
         });
         self.change_region_of_router(id, |region| {
-            let change = |router: &mut Router| router.routes = routes.collect();
-            region.network.change_router(id, change);
+            region.network.change_router(id, |router| router.routes = routes.collect());
             Ok(())
         })
     }

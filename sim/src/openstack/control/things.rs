@@ -223,8 +223,8 @@ impl Control {
     /// The number of servers without deleted ones.
     pub fn server_count(&self) -> usize {
         let regions = self.cloud.regions.read();
-        let live = |region: &Region| region.servers.iter().filter(|server| server.deleted.is_none()).count();
-        regions.iter().map(live).sum()
+        let servers = regions.iter().flat_map(|region| region.servers.iter());
+        servers.filter(|server| server.deleted.is_none()).count()
     }
 }
 

@@ -2,14 +2,14 @@
 
 use serde_json::{Map, Value};
 
-use super::Fault;
+use super::NeutronFault;
 use crate::http::Request;
 use crate::openstack::ids::is_uuid_like;
 pub(super) use crate::openstack::python::python;
 
 /// The type of an attribute's value.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Kind {
+pub(super) enum AttributeKind {
     Text,
     Uuid,
     UuidOrNull,
@@ -24,13 +24,13 @@ pub(super) enum Kind {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Attribute {
     pub(super) name: &'static str,
-    kind: Kind,
+    kind: AttributeKind,
     create: bool,
     update: bool,
     required: bool,
 }
 
-const fn attribute(name: &'static str, kind: Kind, create: bool, update: bool) -> Attribute {
+const fn attribute(name: &'static str, kind: AttributeKind, create: bool, update: bool) -> Attribute {
     Attribute {
         name,
         kind,
@@ -41,17 +41,17 @@ const fn attribute(name: &'static str, kind: Kind, create: bool, update: bool) -
 }
 
 /// An attribute that can be set at any time.
-pub(super) const fn free(name: &'static str, kind: Kind) -> Attribute {
+pub(super) const fn free(name: &'static str, kind: AttributeKind) -> Attribute {
     attribute(name, kind, true, true)
 }
 
 /// An attribute that is only set at creation.
-pub(super) const fn once(name: &'static str, kind: Kind) -> Attribute {
+pub(super) const fn once(name: &'static str, kind: AttributeKind) -> Attribute {
     attribute(name, kind, true, false)
 }
 
 /// An attribute that is only set at creation, and is required.
-pub(super) const fn needed(name: &'static str, kind: Kind) -> Attribute {
+pub(super) const fn needed(name: &'static str, kind: AttributeKind) -> Attribute {
     Attribute {
         required: true,
         ..once(name, kind)
@@ -60,16 +60,16 @@ pub(super) const fn needed(name: &'static str, kind: Kind) -> Attribute {
 
 /// A read-only attribute.
 pub(super) const fn shown(name: &'static str) -> Attribute {
-    attribute(name, Kind::Other, false, false)
+    attribute(name, AttributeKind::Other, false, false)
 }
 
 /// A request's body.
-pub(super) fn document(request: &Request) -> Result<Value, Fault> {
+pub(super) fn document(request: &Request) -> Result<Value, NeutronFault> {
     if request.body.is_empty() {
-        return Err(Fault::http_bad_request("Resource body required"));
+        return Err(NeutronFault::http_bad_request("Resource body required"));
     }
     serde_json::from_slice(&request.body).map_err(|_| {
-        Fault::new(
+        NeutronFault::new(
             http::StatusCode::BAD_REQUEST,
             "MalformedRequestBody",
             "Malformed request body: Cannot understand JSON.",
@@ -83,10 +83,10 @@ pub(super) fn resource(
     singular: &str,
     attributes: &[Attribute],
     creating: bool,
-) -> Result<Map<String, Value>, Fault> {
+) -> Result<Map<String, Value>, NeutronFault> {
     let document = document(request)?;
     let Some(fields) = document.get(singular).and_then(Value::as_object) else {
-        return Err(Fault::http_bad_request(format!("Unable to find '{singular}' in request body")));
+        return Err(NeutronFault::http_bad_request(format!("Unable to find '{singular}' in request body")));
     };
     let find = |name: &str| attributes.iter().find(|attribute| attribute.name == name);
     let unknown: Vec<&str> = fields
@@ -95,14 +95,17 @@ pub(super) fn resource(
         .filter(|name| find(name).is_none() && !matches!(*name, "tenant_id" | "project_id"))
         .collect();
     if !unknown.is_empty() {
-        return Err(Fault::http_bad_request(format!("Unrecognized attribute(s) '{}'", unknown.join(", "))));
+        return Err(NeutronFault::http_bad_request(format!(
+            "Unrecognized attribute(s) '{}'",
+            unknown.join(", ")
+        )));
     }
     if creating
         && let Some(missing) = attributes
             .iter()
             .find(|attribute| attribute.required && !fields.contains_key(attribute.name))
     {
-        return Err(Fault::http_bad_request(format!(
+        return Err(NeutronFault::http_bad_request(format!(
             "Failed to parse request. Required attribute '{}' not specified",
             missing.name
         )));
@@ -112,41 +115,43 @@ pub(super) fn resource(
             continue;
         };
         if creating && !attribute.create {
-            return Err(Fault::http_bad_request(format!("Attribute '{name}' not allowed in POST")));
+            return Err(NeutronFault::http_bad_request(format!("Attribute '{name}' not allowed in POST")));
         }
         if !creating && !attribute.update {
-            return Err(Fault::http_bad_request(format!("Cannot update read-only attribute {name}")));
+            return Err(NeutronFault::http_bad_request(format!("Cannot update read-only attribute {name}")));
         }
         check(attribute, value)?;
     }
     Ok(fields.clone())
 }
 
-fn check(attribute: &Attribute, value: &Value) -> Result<(), Fault> {
+fn check(attribute: &Attribute, value: &Value) -> Result<(), NeutronFault> {
     let uuid = |value: &Value| value.as_str().is_some_and(is_uuid_like);
     let address = |value: &Value| {
         let text = value.as_str().unwrap_or_default();
         text.parse::<std::net::IpAddr>().is_ok()
     };
     let reason = match attribute.kind {
-        Kind::Text if !value.is_string() => format!("'{}' is not a valid string.", python(value)),
-        Kind::Uuid if !uuid(value) => format!("'{}' is not a valid UUID.", python(value)),
-        Kind::UuidOrNull if !value.is_null() && !uuid(value) => {
+        AttributeKind::Text if !value.is_string() => format!("'{}' is not a valid string.", python(value)),
+        AttributeKind::Uuid if !uuid(value) => format!("'{}' is not a valid UUID.", python(value)),
+        AttributeKind::UuidOrNull if !value.is_null() && !uuid(value) => {
             format!("'{}' is not a valid UUID.", python(value))
         }
-        Kind::AddressOrNull if !value.is_null() && !address(value) => {
+        AttributeKind::AddressOrNull if !value.is_null() && !address(value) => {
             format!("'{}' is not a valid IP address.", python(value))
         }
-        Kind::Bool if !value.is_boolean() => format!("'{}' cannot be converted to boolean.", python(value)),
-        Kind::List if !value.is_array() => format!("'{}' is not a list.", python(value)),
+        AttributeKind::Bool if !value.is_boolean() => {
+            format!("'{}' cannot be converted to boolean.", python(value))
+        }
+        AttributeKind::List if !value.is_array() => format!("'{}' is not a list.", python(value)),
         _ => return Ok(()),
     };
     Err(invalid(attribute.name, &reason))
 }
 
 /// The fault of an invalid value.
-pub(super) fn invalid(name: &str, reason: &str) -> Fault {
-    Fault::http_bad_request(format!("Invalid input for {name}. Reason: {reason}"))
+pub(super) fn invalid(name: &str, reason: &str) -> NeutronFault {
+    NeutronFault::http_bad_request(format!("Invalid input for {name}. Reason: {reason}"))
 }
 
 /// A text attribute, if it is given.

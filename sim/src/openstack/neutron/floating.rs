@@ -5,17 +5,17 @@ use std::net::IpAddr;
 use http::StatusCode;
 use serde_json::{Map, Value};
 
-use super::body::{self, Attribute, Kind, free, needed, once, shown};
-use super::{Edit, Fault, listing};
+use super::body::{self, Attribute, AttributeKind, free, needed, once, shown};
+use super::{NeutronEdit, NeutronFault, listing};
 use crate::openstack::region::{FloatingIp, Network, Port};
 
 const ATTRIBUTES: &[Attribute] = &[
-    needed("floating_network_id", Kind::Uuid),
-    once("floating_ip_address", Kind::AddressOrNull),
-    once("subnet_id", Kind::UuidOrNull),
-    free("port_id", Kind::UuidOrNull),
-    free("fixed_ip_address", Kind::AddressOrNull),
-    free("description", Kind::Text),
+    needed("floating_network_id", AttributeKind::Uuid),
+    once("floating_ip_address", AttributeKind::AddressOrNull),
+    once("subnet_id", AttributeKind::UuidOrNull),
+    free("port_id", AttributeKind::UuidOrNull),
+    free("fixed_ip_address", AttributeKind::AddressOrNull),
+    free("description", AttributeKind::Text),
     shown("id"),
     shown("router_id"),
     shown("status"),
@@ -27,11 +27,11 @@ const ATTRIBUTES: &[Attribute] = &[
 ];
 
 /// `POST /v2.0/floatingips`.
-pub(super) fn create(edit: &mut Edit<'_>) -> Result<String, Fault> {
+pub(super) fn create(edit: &mut NeutronEdit<'_>) -> Result<String, NeutronFault> {
     let fields = body::resource(edit.request, "floatingip", ATTRIBUTES, true)?;
     let requested = body::text(&fields, "floating_ip_address").and_then(|text| text.parse::<IpAddr>().ok());
     if requested.is_some() && !edit.caller.admin {
-        return Err(Fault::new(
+        return Err(NeutronFault::new(
             StatusCode::FORBIDDEN,
             "PolicyNotAuthorized",
             "(rule:create_floatingip and rule:create_floatingip:floating_ip_address) is disallowed by policy",
@@ -59,7 +59,7 @@ pub(super) fn create(edit: &mut Edit<'_>) -> Result<String, Fault> {
     }
     let subnets = match body::text(&fields, "subnet_id") {
         Some(subnet) if !network.subnets.iter().any(|known| known == subnet) => {
-            return Err(Fault::new(
+            return Err(NeutronFault::new(
                 StatusCode::BAD_REQUEST,
                 "InvalidInput",
                 format!(
@@ -98,19 +98,19 @@ pub(super) fn create(edit: &mut Edit<'_>) -> Result<String, Fault> {
 }
 
 fn claim(
-    edit: &mut Edit<'_>,
+    edit: &mut NeutronEdit<'_>,
     network_id: &str,
     subnets: &[String],
     requested: Option<IpAddr>,
     id: &str,
-) -> Result<crate::openstack::region::FixedIp, Fault> {
+) -> Result<crate::openstack::region::FixedIp, NeutronFault> {
     let network = &mut edit.region.network;
     if let Some(requested) = requested {
         let subnet = subnets
             .iter()
             .find(|id| network.subnets.get(*id).is_some_and(|subnet| subnet.cidr.contains(&requested)));
         let Some(subnet) = subnet else {
-            return Err(Fault::new(
+            return Err(NeutronFault::new(
                 StatusCode::BAD_REQUEST,
                 "InvalidIpForNetwork",
                 format!(
@@ -120,21 +120,21 @@ fn claim(
         };
         return network.claim_in(subnet, Some(requested), id).map_err(|_| {
             let message = format!("IP address {requested} already allocated in subnet {subnet}");
-            Fault::new(StatusCode::CONFLICT, "IpAddressAlreadyAllocated", message)
+            NeutronFault::new(StatusCode::CONFLICT, "IpAddressAlreadyAllocated", message)
         });
     }
     subnets.iter().find_map(|subnet| network.claim_in(subnet, None, id).ok()).ok_or_else(|| {
         let message = format!("No more IP addresses available on network {network_id}.");
-        Fault::new(StatusCode::CONFLICT, "IpAddressGenerationFailure", message)
+        NeutronFault::new(StatusCode::CONFLICT, "IpAddressGenerationFailure", message)
     })
 }
 
-fn bad(message: &str) -> Fault {
+fn bad(message: &str) -> NeutronFault {
     let message = format!("Bad floatingip request: {message}");
-    Fault::new(StatusCode::BAD_REQUEST, "BadRequest", message)
+    NeutronFault::new(StatusCode::BAD_REQUEST, "BadRequest", message)
 }
 
-fn port_to_attach(edit: &Edit<'_>, id: &str) -> Result<std::sync::Arc<Port>, Fault> {
+fn port_to_attach(edit: &NeutronEdit<'_>, id: &str) -> Result<std::sync::Arc<Port>, NeutronFault> {
     let api = edit.api();
     let port = edit.region.network.ports.get(id);
     port.filter(|port| listing::is_visible(&api, port.as_ref()))
@@ -143,7 +143,7 @@ fn port_to_attach(edit: &Edit<'_>, id: &str) -> Result<std::sync::Arc<Port>, Fau
 }
 
 /// The requested fixed address.
-fn fixed_of(port: &Port, fields: &Map<String, Value>) -> Result<IpAddr, Fault> {
+fn fixed_of(port: &Port, fields: &Map<String, Value>) -> Result<IpAddr, NeutronFault> {
     let requested = body::text(fields, "fixed_ip_address").and_then(|text| text.parse().ok());
     match requested {
         Some(requested) if port.fixed_ips.iter().any(|ip| ip.address == requested) => Ok(requested),
@@ -166,17 +166,17 @@ fn fixed_of(port: &Port, fields: &Map<String, Value>) -> Result<IpAddr, Fault> {
 }
 
 fn may_attach(
-    edit: &Edit<'_>,
+    edit: &NeutronEdit<'_>,
     id: &str,
     address: &str,
     network_id: &str,
     port: &Port,
     fields: &Map<String, Value>,
-) -> Result<String, Fault> {
+) -> Result<String, NeutronFault> {
     let fixed = fixed_of(port, fields)?;
     let network = &edit.region.network;
     let router = network.router_between(port, network_id).map_err(|subnet| {
-        Fault::new(
+        NeutronFault::new(
             StatusCode::NOT_FOUND,
             "ExternalGatewayForFloatingIPNotFound",
             format!(
@@ -190,7 +190,7 @@ fn may_attach(
         .floating_of(&port.id)
         .any(|other| other.id != id && other.fixed == Some(fixed) && other.network_id == network_id);
     if taken {
-        return Err(Fault::new(
+        return Err(NeutronFault::new(
             StatusCode::CONFLICT,
             "FloatingIPPortAlreadyAssociated",
             format!(
@@ -204,12 +204,12 @@ fn may_attach(
 }
 
 fn lead(
-    edit: &mut Edit<'_>,
+    edit: &mut NeutronEdit<'_>,
     id: &str,
     network_id: &str,
     port: &Port,
     fields: &Map<String, Value>,
-) -> Result<(), Fault> {
+) -> Result<(), NeutronFault> {
     let address = match edit.region.network.floating.get(id) {
         Some(floating) => floating.address.to_string(),
         None => String::new(),
@@ -222,7 +222,7 @@ fn lead(
 }
 
 /// `PUT /v2.0/floatingips/{id}`.
-pub(super) fn update(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
+pub(super) fn update(edit: &mut NeutronEdit<'_>, id: &str) -> Result<(), NeutronFault> {
     let fields = body::resource(edit.request, "floatingip", ATTRIBUTES, false)?;
     let known = edit.find::<FloatingIp>(id)?;
     edit.check_revision(known.revision)?;
@@ -250,7 +250,7 @@ pub(super) fn update(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
 }
 
 /// `DELETE /v2.0/floatingips/{id}`.
-pub(super) fn delete(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
+pub(super) fn delete(edit: &mut NeutronEdit<'_>, id: &str) -> Result<(), NeutronFault> {
     edit.find::<FloatingIp>(id)?;
     edit.region.network.delete_floating(id);
     Ok(())

@@ -4,14 +4,14 @@ use http::StatusCode;
 use ipnet::IpNet;
 use serde_json::{Map, Value};
 
-use super::body::{self, Attribute, Kind, free, needed, once, shown};
-use super::{Edit, Fault};
+use super::body::{self, Attribute, AttributeKind, free, needed, once, shown};
+use super::{NeutronEdit, NeutronFault};
 use crate::openstack::region::{SecurityGroup, SecurityGroupRule};
 
 const GROUP: &[Attribute] = &[
-    free("name", Kind::Text),
-    free("description", Kind::Text),
-    free("stateful", Kind::Bool),
+    free("name", AttributeKind::Text),
+    free("description", AttributeKind::Text),
+    free("stateful", AttributeKind::Bool),
     shown("id"),
     shown("security_group_rules"),
     shown("tags"),
@@ -22,16 +22,16 @@ const GROUP: &[Attribute] = &[
 ];
 
 const RULE: &[Attribute] = &[
-    needed("security_group_id", Kind::Other),
-    needed("direction", Kind::Other),
-    once("ethertype", Kind::Other),
-    once("protocol", Kind::Other),
-    once("port_range_min", Kind::Other),
-    once("port_range_max", Kind::Other),
-    once("remote_ip_prefix", Kind::Other),
-    once("remote_group_id", Kind::Other),
-    once("remote_address_group_id", Kind::Other),
-    free("description", Kind::Text),
+    needed("security_group_id", AttributeKind::Other),
+    needed("direction", AttributeKind::Other),
+    once("ethertype", AttributeKind::Other),
+    once("protocol", AttributeKind::Other),
+    once("port_range_min", AttributeKind::Other),
+    once("port_range_max", AttributeKind::Other),
+    once("remote_ip_prefix", AttributeKind::Other),
+    once("remote_group_id", AttributeKind::Other),
+    once("remote_address_group_id", AttributeKind::Other),
+    free("description", AttributeKind::Text),
     shown("id"),
     shown("normalized_cidr"),
     shown("belongs_to_default_sg"),
@@ -41,11 +41,11 @@ const RULE: &[Attribute] = &[
 ];
 
 /// `POST /v2.0/security-groups`.
-pub(super) fn create(edit: &mut Edit<'_>) -> Result<String, Fault> {
+pub(super) fn create(edit: &mut NeutronEdit<'_>) -> Result<String, NeutronFault> {
     let fields = body::resource(edit.request, "security_group", GROUP, true)?;
     let name = body::text(&fields, "name").unwrap_or_default().to_owned();
     if name == "default" {
-        return Err(Fault::new(
+        return Err(NeutronFault::new(
             StatusCode::CONFLICT,
             "SecurityGroupDefaultAlreadyExists",
             "Default security group already exists.",
@@ -65,17 +65,17 @@ pub(super) fn create(edit: &mut Edit<'_>) -> Result<String, Fault> {
 }
 
 /// `DELETE /v2.0/security-groups/{id}`.
-pub(super) fn delete(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
+pub(super) fn delete(edit: &mut NeutronEdit<'_>, id: &str) -> Result<(), NeutronFault> {
     edit.find::<SecurityGroup>(id)?;
     if edit.region.network.is_default_group(id) && !edit.caller.admin {
-        return Err(Fault::new(
+        return Err(NeutronFault::new(
             StatusCode::CONFLICT,
             "SecurityGroupCannotRemoveDefault",
             "Insufficient rights for removing default security group.",
         ));
     }
     if edit.region.network.is_group_in_use(id) {
-        return Err(Fault::new(
+        return Err(NeutronFault::new(
             StatusCode::CONFLICT,
             "SecurityGroupInUse",
             format!("Security Group {id} in use."),
@@ -85,15 +85,41 @@ pub(super) fn delete(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
     Ok(())
 }
 
-const PROTOCOLS: &str = "any ah dccp egp esp gre hopopt icmp igmp ip ipip ipv6-encap ipv6-frag ipv6-icmp icmpv6 \
-                         ipv6-nonxt ipv6-opts ipv6-route ospf pgm rsvp sctp tcp udp udplite vrrp";
+const PROTOCOLS: [&str; 26] = [
+    "any",
+    "ah",
+    "dccp",
+    "egp",
+    "esp",
+    "gre",
+    "hopopt",
+    "icmp",
+    "igmp",
+    "ip",
+    "ipip",
+    "ipv6-encap",
+    "ipv6-frag",
+    "ipv6-icmp",
+    "icmpv6",
+    "ipv6-nonxt",
+    "ipv6-opts",
+    "ipv6-route",
+    "ospf",
+    "pgm",
+    "rsvp",
+    "sctp",
+    "tcp",
+    "udp",
+    "udplite",
+    "vrrp",
+];
 
-fn refuse(class: &'static str, message: impl Into<String>) -> Fault {
-    Fault::new(StatusCode::BAD_REQUEST, class, message)
+fn refuse(class: &'static str, message: impl Into<String>) -> NeutronFault {
+    NeutronFault::new(StatusCode::BAD_REQUEST, class, message)
 }
 
 /// `POST /v2.0/security-group-rules`.
-pub(super) fn create_rule(edit: &mut Edit<'_>) -> Result<String, Fault> {
+pub(super) fn create_rule(edit: &mut NeutronEdit<'_>) -> Result<String, NeutronFault> {
     let fields = body::resource(edit.request, "security_group_rule", RULE, true)?;
     let rule = wanted_rule(edit, &fields)?;
     let group = edit.find::<SecurityGroup>(&rule.group_id)?;
@@ -104,14 +130,14 @@ pub(super) fn create_rule(edit: &mut Edit<'_>) -> Result<String, Fault> {
     let same = group.rules.iter().filter_map(|id| rules.get(id)).find(|known| known.is_like(&rule));
     if let Some(same) = same {
         let message = format!("Security group rule already exists. Rule id is {}.", same.id);
-        return Err(Fault::new(StatusCode::CONFLICT, "SecurityGroupRuleExists", message));
+        return Err(NeutronFault::new(StatusCode::CONFLICT, "SecurityGroupRuleExists", message));
     }
     let id = rule.id.clone();
     edit.region.network.insert_rule(rule);
     Ok(id)
 }
 
-fn choice(fields: &Map<String, Value>, name: &str, of: &[&str]) -> Result<Option<String>, Fault> {
+fn choice(fields: &Map<String, Value>, name: &str, of: &[&str]) -> Result<Option<String>, NeutronFault> {
     let Some(value) = fields.get(name) else {
         return Ok(None);
     };
@@ -132,7 +158,7 @@ fn choice(fields: &Map<String, Value>, name: &str, of: &[&str]) -> Result<Option
     }
 }
 
-fn port_number(fields: &Map<String, Value>, name: &str) -> Result<Option<i64>, Fault> {
+fn port_number(fields: &Map<String, Value>, name: &str) -> Result<Option<i64>, NeutronFault> {
     let Some(value) = fields.get(name).filter(|value| !value.is_null()) else {
         return Ok(None);
     };
@@ -150,17 +176,20 @@ fn port_number(fields: &Map<String, Value>, name: &str) -> Result<Option<i64>, F
     }
 }
 
-fn wanted_rule(edit: &Edit<'_>, fields: &Map<String, Value>) -> Result<SecurityGroupRule, Fault> {
+fn wanted_rule(
+    edit: &NeutronEdit<'_>,
+    fields: &Map<String, Value>,
+) -> Result<SecurityGroupRule, NeutronFault> {
     let direction = choice(fields, "direction", &["ingress", "egress"])?.unwrap_or_default();
     let ethertype = choice(fields, "ethertype", &["IPv4", "IPv6"])?.unwrap_or_else(|| "IPv4".to_owned());
     let protocol = match fields.get("protocol") {
         None | Some(Value::Null) => None,
         Some(value) => {
             let text = body::python(value).to_lowercase();
-            let known = PROTOCOLS.split(' ').any(|known| known == text)
+            let known = PROTOCOLS.contains(&&*text)
                 || text.parse::<i64>().is_ok_and(|number| (0..=255).contains(&number));
             if !known {
-                let known: Vec<String> = PROTOCOLS.split(' ').map(|known| format!("'{known}'")).collect();
+                let known: Vec<String> = PROTOCOLS.iter().map(|known| format!("'{known}'")).collect();
                 return Err(refuse(
                     "SecurityGroupRuleInvalidProtocol",
                     format!(
@@ -250,7 +279,7 @@ fn wanted_rule(edit: &Edit<'_>, fields: &Map<String, Value>) -> Result<SecurityG
 }
 
 /// `DELETE /v2.0/security-group-rules/{id}`.
-pub(super) fn delete_rule(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
+pub(super) fn delete_rule(edit: &mut NeutronEdit<'_>, id: &str) -> Result<(), NeutronFault> {
     edit.find::<SecurityGroupRule>(id)?;
     let now = edit.cloud.clock.now();
     edit.region.network.remove_rule(id, now);

@@ -6,16 +6,16 @@ use http::StatusCode;
 use serde_json::{Map, Value, json};
 
 use super::resources::Resource;
-use super::{Api, Fault};
+use super::{NeutronApi, NeutronFault};
 use crate::http::Reply;
-use crate::openstack::listing::{Document, Query, cut, id_of};
+use crate::openstack::listing::{ListedDocument, Query, cut, id_of};
 
 /// `GET /v2.0/<plural>`.
-pub(super) fn list<T: Resource>(api: &Api<'_>) -> Result<Reply, Fault> {
+pub(super) fn list<T: Resource>(api: &NeutronApi<'_>) -> Result<Reply, NeutronFault> {
     let query = query::<T>(api)?;
     let limit = limit(query.limit)?;
     let candidates = T::candidates(api).into_iter();
-    let mut found: Vec<Document> = candidates
+    let mut found: Vec<ListedDocument> = candidates
         .filter(|item| is_visible(api, item.as_ref()))
         .map(|item| document(api, item.as_ref()))
         .filter(|document| query.matches(document))
@@ -41,68 +41,73 @@ pub(super) fn list<T: Resource>(api: &Api<'_>) -> Result<Reply, Fault> {
 }
 
 /// `GET /v2.0/<plural>/{id}`.
-pub(super) fn show<T: Resource>(api: &Api<'_>, id: &str) -> Result<Reply, Fault> {
+pub(super) fn show<T: Resource>(api: &NeutronApi<'_>, id: &str) -> Result<Reply, NeutronFault> {
     // Neutron parses the query as filters, even for one object.
     query::<T>(api)?;
     shown::<T>(api, StatusCode::OK, id)
 }
 
 /// The answer that shows a resource.
-pub(super) fn shown<T: Resource>(api: &Api<'_>, status: StatusCode, id: &str) -> Result<Reply, Fault> {
+pub(super) fn shown<T: Resource>(
+    api: &NeutronApi<'_>,
+    status: StatusCode,
+    id: &str,
+) -> Result<Reply, NeutronFault> {
     let item = find::<T>(api, id)?;
     let shown = Query::new(api.request).choose(document(api, item.as_ref()));
     Ok(Reply::json(status, &json!({ T::SINGULAR: shown })))
 }
 
 /// Whether a resource is visible to the caller.
-pub(super) fn is_visible<T: Resource>(api: &Api<'_>, item: &T) -> bool {
+pub(super) fn is_visible<T: Resource>(api: &NeutronApi<'_>, item: &T) -> bool {
     api.caller.admin || item.project() == api.caller.project_id || item.is_shared(api)
 }
 
 /// A resource that is visible to the caller.
-pub(super) fn find<T: Resource>(api: &Api<'_>, id: &str) -> Result<Arc<T>, Fault> {
+pub(super) fn find<T: Resource>(api: &NeutronApi<'_>, id: &str) -> Result<Arc<T>, NeutronFault> {
     match T::all(&api.region.network).get(id) {
         Some(item) if is_visible(api, item.as_ref()) => Ok(Arc::clone(item)),
         _ => Err(not_found::<T>(id)),
     }
 }
 
-pub(super) fn not_found<T: Resource>(id: &str) -> Fault {
-    Fault::new(StatusCode::NOT_FOUND, T::NOT_FOUND, format!("{} {id} {}", T::TITLE, T::ABSENT))
+pub(super) fn not_found<T: Resource>(id: &str) -> NeutronFault {
+    NeutronFault::new(StatusCode::NOT_FOUND, T::NOT_FOUND, format!("{} {id} {}", T::TITLE, T::ABSENT))
 }
 
-fn document<T: Resource>(api: &Api<'_>, item: &T) -> Document {
+fn document<T: Resource>(api: &NeutronApi<'_>, item: &T) -> ListedDocument {
     match item.document(&api.region.network) {
         Value::Object(fields) => fields,
-        _ => Document::new(),
+        _ => ListedDocument::new(),
     }
 }
 
 /// The query, with filters that the resource has.
-fn query<'a, T: Resource>(api: &Api<'a>) -> Result<Query<'a>, Fault> {
+fn query<'a, T: Resource>(api: &NeutronApi<'a>) -> Result<Query<'a>, NeutronFault> {
     let query = Query::new(api.request);
-    let is_filter = |name: &str| T::FILTERS.split_whitespace().any(|known| known == name);
     let unknown: Vec<String> = query
         .filters
         .iter()
-        .filter(|(name, _)| !is_filter(name))
+        .filter(|(name, _)| !T::FILTERS.contains(name))
         .map(|(name, _)| format!("'{name}'"))
         .collect();
     if !unknown.is_empty() {
         let unknown = unknown.join(", ");
-        return Err(Fault::http_bad_request(format!("[{unknown}] is invalid attribute for filtering")));
+        return Err(NeutronFault::http_bad_request(format!(
+            "[{unknown}] is invalid attribute for filtering"
+        )));
     }
     Ok(query)
 }
 
 /// The page size, if the listing is paged.
-fn limit(requested: Option<&str>) -> Result<Option<usize>, Fault> {
+fn limit(requested: Option<&str>) -> Result<Option<usize>, NeutronFault> {
     let requested = match requested {
         None => 0,
         Some(text) => text.trim().parse::<usize>().map_err(|_| {
             let message =
                 format!("Bad limit request: Limit must be an integer 0 or greater and not '{text}'.");
-            Fault::new(StatusCode::BAD_REQUEST, "BadRequest", message)
+            NeutronFault::new(StatusCode::BAD_REQUEST, "BadRequest", message)
         })?,
     };
     Ok(Some(requested).filter(|limit| *limit > 0))
@@ -110,8 +115,8 @@ fn limit(requested: Option<&str>) -> Result<Option<usize>, Fault> {
 
 /// Links to the other pages. Neutron adds one to the next page whenever a page is full, and always one to the previous
 /// page.
-fn links(api: &Api<'_>, plural: &str, page: &[Document], limit: usize) -> Value {
-    let link = |rel: &str, marker: Option<&Document>, more: &[(&str, &str)]| {
+fn links(api: &NeutronApi<'_>, plural: &str, page: &[ListedDocument], limit: usize) -> Value {
+    let link = |rel: &str, marker: Option<&ListedDocument>, more: &[(&str, &str)]| {
         let params = api.request.params.iter();
         let mut query = url::form_urlencoded::Serializer::new(String::new());
         query.extend_pairs(params.filter(|(name, _)| name != "marker"));

@@ -3,26 +3,98 @@
 use crate::http::Request;
 use crate::openstack::{listing, ops};
 
-/// Collections and the operations on them.
-const COLLECTIONS: [(&str, &str); 9] = [
-    ("networks", "network_list - network_get - -"),
-    ("subnets", "subnet_list - subnet_get - -"),
-    ("ports", "port_list port_create port_get port_update port_delete"),
+/// Collections and the operations on them: list, create, get, update and delete.
+const COLLECTIONS: [(&str, [&str; 5]); 9] = [
+    (
+        "networks",
+        [
+            "network_list",
+            ops::UNKNOWN,
+            "network_get",
+            ops::UNKNOWN,
+            ops::UNKNOWN,
+        ],
+    ),
+    (
+        "subnets",
+        [
+            "subnet_list",
+            ops::UNKNOWN,
+            "subnet_get",
+            ops::UNKNOWN,
+            ops::UNKNOWN,
+        ],
+    ),
+    (
+        "ports",
+        [
+            "port_list",
+            "port_create",
+            "port_get",
+            "port_update",
+            "port_delete",
+        ],
+    ),
     (
         "floatingips",
-        "floating_ip_list floating_ip_create floating_ip_get floating_ip_update floating_ip_delete",
+        [
+            "floating_ip_list",
+            "floating_ip_create",
+            "floating_ip_get",
+            "floating_ip_update",
+            "floating_ip_delete",
+        ],
     ),
     (
         "security-groups",
-        "security_group_list security_group_create security_group_get - security_group_delete",
+        [
+            "security_group_list",
+            "security_group_create",
+            "security_group_get",
+            ops::UNKNOWN,
+            "security_group_delete",
+        ],
     ),
     (
         "security-group-rules",
-        "security_group_rule_list security_group_rule_create security_group_rule_get - security_group_rule_delete",
+        [
+            "security_group_rule_list",
+            "security_group_rule_create",
+            "security_group_rule_get",
+            ops::UNKNOWN,
+            "security_group_rule_delete",
+        ],
     ),
-    ("routers", "router_list - router_get router_update -"),
-    ("quotas", "- - quota_get - -"),
-    ("extensions", "extension_list - - - -"),
+    (
+        "routers",
+        [
+            "router_list",
+            ops::UNKNOWN,
+            "router_get",
+            "router_update",
+            ops::UNKNOWN,
+        ],
+    ),
+    (
+        "quotas",
+        [
+            ops::UNKNOWN,
+            ops::UNKNOWN,
+            "quota_get",
+            ops::UNKNOWN,
+            ops::UNKNOWN,
+        ],
+    ),
+    (
+        "extensions",
+        [
+            "extension_list",
+            ops::UNKNOWN,
+            ops::UNKNOWN,
+            ops::UNKNOWN,
+            ops::UNKNOWN,
+        ],
+    ),
 ];
 
 /// The operation of a request to Neutron.
@@ -41,7 +113,7 @@ pub(crate) fn op(request: &Request, rest: &[&str]) -> &'static str {
         _ => return ops::UNKNOWN,
     };
     let found = COLLECTIONS.iter().find(|(name, _)| name == collection);
-    found.map_or(ops::UNKNOWN, |(_, names)| ops::of_collection(&request.method, is_item, names))
+    found.map_or(ops::UNKNOWN, |(_, names)| ops::of_collection(&request.method, is_item, *names))
 }
 
 /// Whether an operation needs exclusive access to the state. A read of security groups does: the first one creates the

@@ -5,23 +5,23 @@ use std::net::IpAddr;
 use http::StatusCode;
 use serde_json::{Map, Value};
 
-use super::body::{self, Attribute, Kind, free, needed, once, shown};
-use super::{Edit, Fault, listing};
+use super::body::{self, Attribute, AttributeKind, free, needed, once, shown};
+use super::{NeutronEdit, NeutronFault, listing};
 use crate::http::Reply;
 use crate::openstack::region::{FixedIp, Network, NewPort, Port, SecurityGroup};
 
 const ATTRIBUTES: &[Attribute] = &[
-    needed("network_id", Kind::Uuid),
-    free("name", Kind::Text),
-    free("description", Kind::Text),
-    free("admin_state_up", Kind::Bool),
-    free("device_id", Kind::Text),
-    free("device_owner", Kind::Text),
-    free("fixed_ips", Kind::Other),
-    free("security_groups", Kind::List),
-    free("allowed_address_pairs", Kind::Other),
-    free("port_security_enabled", Kind::Bool),
-    once("tags", Kind::Other),
+    needed("network_id", AttributeKind::Uuid),
+    free("name", AttributeKind::Text),
+    free("description", AttributeKind::Text),
+    free("admin_state_up", AttributeKind::Bool),
+    free("device_id", AttributeKind::Text),
+    free("device_owner", AttributeKind::Text),
+    free("fixed_ips", AttributeKind::Other),
+    free("security_groups", AttributeKind::List),
+    free("allowed_address_pairs", AttributeKind::Other),
+    free("port_security_enabled", AttributeKind::Bool),
+    once("tags", AttributeKind::Other),
     shown("id"),
     shown("status"),
     shown("mac_address"),
@@ -32,7 +32,7 @@ const ATTRIBUTES: &[Attribute] = &[
 ];
 
 /// `POST /v2.0/ports`.
-pub(super) fn create(edit: &mut Edit<'_>) -> Result<String, Fault> {
+pub(super) fn create(edit: &mut NeutronEdit<'_>) -> Result<String, NeutronFault> {
     let fields = body::resource(edit.request, "port", ATTRIBUTES, true)?;
     let network_id = body::text(&fields, "network_id").unwrap_or_default();
     let network = edit
@@ -77,11 +77,11 @@ pub(super) fn create(edit: &mut Edit<'_>) -> Result<String, Fault> {
 
 /// The requested addresses, or one address of each family's subnet.
 fn claim(
-    edit: &mut Edit<'_>,
+    edit: &mut NeutronEdit<'_>,
     network: &Network,
     fields: &Map<String, Value>,
     id: &str,
-) -> Result<Vec<FixedIp>, Fault> {
+) -> Result<Vec<FixedIp>, NeutronFault> {
     let requested: Vec<(String, Option<IpAddr>)> = match fields.get("fixed_ips").and_then(Value::as_array) {
         Some(list) => {
             let mut requested = Vec::new();
@@ -89,14 +89,12 @@ fn claim(
                 let text = |name: &str| entry.get(name).and_then(Value::as_str);
                 let address = text("ip_address").and_then(|text| text.parse().ok());
                 let subnets = &edit.region.network.subnets;
-                let contains = |id: &&String| {
-                    let subnet = subnets.get(*id);
-                    subnet.is_some_and(|subnet| address.is_none_or(|address| subnet.cidr.contains(&address)))
-                };
-                let subnet = match text("subnet_id") {
-                    Some(subnet) => network.subnets.iter().find(|known| *known == subnet),
-                    None => network.subnets.iter().find(contains),
-                };
+                let subnet = network.subnets.iter().find(|id| match text("subnet_id") {
+                    Some(subnet) => *id == subnet,
+                    None => subnets
+                        .get(*id)
+                        .is_some_and(|subnet| address.is_none_or(|address| subnet.cidr.contains(&address))),
+                });
                 let subnet = subnet.ok_or_else(|| {
                     let message = format!(
                         "Invalid input for operation: Failed to create port on network {}, because fixed_ips \
@@ -104,7 +102,7 @@ fn claim(
                         network.id,
                         text("subnet_id").unwrap_or("None")
                     );
-                    Fault::new(StatusCode::BAD_REQUEST, "InvalidInput", message)
+                    NeutronFault::new(StatusCode::BAD_REQUEST, "InvalidInput", message)
                 })?;
                 requested.push((subnet.clone(), address));
             }
@@ -130,7 +128,7 @@ fn claim(
                         format!("No more IP addresses available on network {}.", network.id),
                     ),
                 };
-                return Err(Fault::new(StatusCode::CONFLICT, class, message));
+                return Err(NeutronFault::new(StatusCode::CONFLICT, class, message));
             }
         }
     }
@@ -138,7 +136,7 @@ fn claim(
 }
 
 /// The requested security groups; all of them have to exist.
-fn groups(edit: &Edit<'_>, fields: &Map<String, Value>) -> Result<Option<Vec<String>>, Fault> {
+fn groups(edit: &NeutronEdit<'_>, fields: &Map<String, Value>) -> Result<Option<Vec<String>>, NeutronFault> {
     let Some(list) = fields.get("security_groups") else {
         return Ok(None);
     };
@@ -158,7 +156,7 @@ fn groups(edit: &Edit<'_>, fields: &Map<String, Value>) -> Result<Option<Vec<Str
 }
 
 /// `PUT /v2.0/ports/{id}`.
-pub(super) fn update(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
+pub(super) fn update(edit: &mut NeutronEdit<'_>, id: &str) -> Result<(), NeutronFault> {
     let fields = body::resource(edit.request, "port", ATTRIBUTES, false)?;
     let known = edit.find::<Port>(id)?;
     edit.check_revision(known.revision)?;
@@ -185,14 +183,14 @@ pub(super) fn update(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
         Some(given) => Some(pairs(given, &known.mac)?),
     };
     if !security && !pairs.as_ref().unwrap_or(&known.address_pairs).is_empty() {
-        return Err(Fault::new(
+        return Err(NeutronFault::new(
             StatusCode::CONFLICT,
             "AddressPairAndPortSecurityRequired",
             "Port Security must be enabled in order to have allowed address pairs on a port.",
         ));
     }
     if !security && !groups.as_ref().unwrap_or(&known.security_groups).is_empty() {
-        return Err(Fault::new(
+        return Err(NeutronFault::new(
             StatusCode::CONFLICT,
             "PortSecurityPortHasSecurityGroup",
             "Port has security group associated. Cannot disable port security or IP address until security group is \
@@ -221,21 +219,22 @@ pub(super) fn update(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
     Ok(())
 }
 
-fn pairs(given: &Value, mac: &str) -> Result<Vec<(String, String)>, Fault> {
-    let bad = |reason: String| body::invalid("allowed_address_pairs", &reason);
-    let list = given.as_array().ok_or_else(|| bad("Allowed address pairs must be a list.".to_owned()))?;
+fn pairs(given: &Value, mac: &str) -> Result<Vec<(String, String)>, NeutronFault> {
+    let list = given
+        .as_array()
+        .ok_or_else(|| body::invalid("allowed_address_pairs", "Allowed address pairs must be a list."))?;
     let mut pairs: Vec<(String, String)> = Vec::new();
     for entry in list {
         let text = |name: &str| entry.get(name).and_then(Value::as_str);
         let Some(address) = text("ip_address") else {
-            return Err(Fault::new(
+            return Err(NeutronFault::new(
                 StatusCode::BAD_REQUEST,
                 "AllowedAddressPairsMissingIP",
                 "AllowedAddressPair must contain ip_address",
             ));
         };
         if address.parse::<IpAddr>().is_err() && address.parse::<ipnet::IpNet>().is_err() {
-            return Err(Fault::http_bad_request(format!("'{address}' is not a valid IP address")));
+            return Err(NeutronFault::http_bad_request(format!("'{address}' is not a valid IP address")));
         }
         let pair = (address.to_owned(), text("mac_address").unwrap_or(mac).to_owned());
         if pairs.contains(&pair) {
@@ -243,7 +242,7 @@ fn pairs(given: &Value, mac: &str) -> Result<Vec<(String, String)>, Fault> {
                 "Request contains duplicate address pair: mac_address {} ip_address {address}.",
                 text("mac_address").unwrap_or("None")
             );
-            return Err(Fault::new(StatusCode::BAD_REQUEST, "DuplicateAddressPairInRequest", message));
+            return Err(NeutronFault::new(StatusCode::BAD_REQUEST, "DuplicateAddressPairInRequest", message));
         }
         pairs.push(pair);
     }
@@ -251,10 +250,10 @@ fn pairs(given: &Value, mac: &str) -> Result<Vec<(String, String)>, Fault> {
 }
 
 /// `DELETE /v2.0/ports/{id}`.
-pub(super) fn delete(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
+pub(super) fn delete(edit: &mut NeutronEdit<'_>, id: &str) -> Result<(), NeutronFault> {
     let port = edit.find::<Port>(id)?;
     if port.device_owner.starts_with("network:") {
-        return Err(Fault::new(
+        return Err(NeutronFault::new(
             StatusCode::CONFLICT,
             "ServicePortInUse",
             format!(
@@ -267,13 +266,18 @@ pub(super) fn delete(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
 }
 
 /// `PUT` and `DELETE /v2.0/ports/{id}/tags/{tag}`.
-pub(super) fn tag(edit: &mut Edit<'_>, adds: bool, id: &str, tag: &str) -> Result<Reply, Fault> {
+pub(super) fn tag(
+    edit: &mut NeutronEdit<'_>,
+    adds: bool,
+    id: &str,
+    tag: &str,
+) -> Result<Reply, NeutronFault> {
     let mut tags = edit.find::<Port>(id)?.tags.clone();
     let had = tags.len();
     tags.retain(|known| known != tag);
     if !adds && tags.len() == had {
         let message = format!("Tag {tag} could not be found.");
-        return Err(Fault::new(StatusCode::NOT_FOUND, "TagNotFound", message));
+        return Err(NeutronFault::new(StatusCode::NOT_FOUND, "TagNotFound", message));
     }
     let reply = if adds {
         tags.push(tag.to_owned());

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use serde_json::{Value, json};
 
-use super::Api;
+use super::NeutronApi;
 use crate::openstack::ids::address_at;
 use crate::openstack::region::{
     FloatingIp, Network, NetworkState, Port, Router, SecurityGroup, SecurityGroupRule, Subnet,
@@ -23,18 +23,18 @@ pub(super) trait Resource: Sized + 'static {
     /// The end of that message.
     const ABSENT: &'static str = "could not be found.";
     /// Attributes by which a listing can be filtered.
-    const FILTERS: &'static str;
+    const FILTERS: &'static [&'static str];
     /// Whether a marker has to exist. Otherwise an unknown one is ignored.
     const KNOWS_MARKER: bool = true;
 
     fn project(&self) -> &str;
     fn all(state: &NetworkState) -> &BTreeMap<String, Arc<Self>>;
     /// Whether other projects see it, too.
-    fn is_shared(&self, _: &Api<'_>) -> bool {
+    fn is_shared(&self, _: &NeutronApi<'_>) -> bool {
         false
     }
     /// All objects that can match the request's filters, in the order of IDs.
-    fn candidates<'a>(api: &Api<'a>) -> Vec<&'a Arc<Self>> {
+    fn candidates<'a>(api: &NeutronApi<'a>) -> Vec<&'a Arc<Self>> {
         Self::all(&api.region.network).values().collect()
     }
     /// All attributes that are visible to the caller.
@@ -59,12 +59,24 @@ impl Resource for Network {
     const PLURAL: &'static str = "networks";
     const NOT_FOUND: &'static str = "NetworkNotFound";
     const TITLE: &'static str = "Network";
-    const FILTERS: &'static str = "id name tenant_id project_id admin_state_up mtu status shared router:external \
-                                   is_default description revision_number";
+    const FILTERS: &'static [&'static str] = &[
+        "id",
+        "name",
+        "tenant_id",
+        "project_id",
+        "admin_state_up",
+        "mtu",
+        "status",
+        "shared",
+        "router:external",
+        "is_default",
+        "description",
+        "revision_number",
+    ];
 
     stored!(networks);
 
-    fn is_shared(&self, _: &Api<'_>) -> bool {
+    fn is_shared(&self, _: &NeutronApi<'_>) -> bool {
         self.shared || self.external
     }
 
@@ -106,13 +118,27 @@ impl Resource for Subnet {
     const NOT_FOUND: &'static str = "SubnetNotFound";
     const TITLE: &'static str = "Subnet";
     const KNOWS_MARKER: bool = false;
-    const FILTERS: &'static str = "id name tenant_id project_id network_id ip_version subnetpool_id enable_dhcp \
-                                   ipv6_ra_mode ipv6_address_mode gateway_ip cidr description router:external \
-                                   revision_number";
+    const FILTERS: &'static [&'static str] = &[
+        "id",
+        "name",
+        "tenant_id",
+        "project_id",
+        "network_id",
+        "ip_version",
+        "subnetpool_id",
+        "enable_dhcp",
+        "ipv6_ra_mode",
+        "ipv6_address_mode",
+        "gateway_ip",
+        "cidr",
+        "description",
+        "router:external",
+        "revision_number",
+    ];
 
     stored!(subnets);
 
-    fn is_shared(&self, api: &Api<'_>) -> bool {
+    fn is_shared(&self, api: &NeutronApi<'_>) -> bool {
         let network = api.region.network.networks.get(&self.network_id);
         network.is_some_and(|network| network.is_shared(api))
     }
@@ -166,18 +192,32 @@ impl Resource for Port {
     const PLURAL: &'static str = "ports";
     const NOT_FOUND: &'static str = "PortNotFound";
     const TITLE: &'static str = "Port";
-    const FILTERS: &'static str = "id name tenant_id project_id network_id mac_address admin_state_up status \
-                                   device_id device_owner fixed_ips security_groups description binding:host_id \
-                                   revision_number";
+    const FILTERS: &'static [&'static str] = &[
+        "id",
+        "name",
+        "tenant_id",
+        "project_id",
+        "network_id",
+        "mac_address",
+        "admin_state_up",
+        "status",
+        "device_id",
+        "device_owner",
+        "fixed_ips",
+        "security_groups",
+        "description",
+        "binding:host_id",
+        "revision_number",
+    ];
 
     stored!(ports);
 
-    fn is_shared(&self, api: &Api<'_>) -> bool {
+    fn is_shared(&self, api: &NeutronApi<'_>) -> bool {
         let network = api.region.network.networks.get(&self.network_id);
         network.is_some_and(|network| network.project_id == api.caller.project_id)
     }
 
-    fn candidates<'a>(api: &Api<'a>) -> Vec<&'a Arc<Self>> {
+    fn candidates<'a>(api: &NeutronApi<'a>) -> Vec<&'a Arc<Self>> {
         let (network, request) = (&api.region.network, api.request);
         let mut found: Vec<_> = if request.last("id").is_some() {
             let ids = request.all("id");
@@ -245,8 +285,19 @@ impl Resource for FloatingIp {
     const NOT_FOUND: &'static str = "FloatingIPNotFound";
     const TITLE: &'static str = "Floating IP";
     const ABSENT: &'static str = "could not be found";
-    const FILTERS: &'static str = "id tenant_id project_id floating_ip_address floating_network_id router_id port_id \
-                                   fixed_ip_address status description revision_number";
+    const FILTERS: &'static [&'static str] = &[
+        "id",
+        "tenant_id",
+        "project_id",
+        "floating_ip_address",
+        "floating_network_id",
+        "router_id",
+        "port_id",
+        "fixed_ip_address",
+        "status",
+        "description",
+        "revision_number",
+    ];
 
     stored!(floating);
 
@@ -288,7 +339,16 @@ impl Resource for SecurityGroup {
     const NOT_FOUND: &'static str = "SecurityGroupNotFound";
     const TITLE: &'static str = "Security group";
     const ABSENT: &'static str = "does not exist";
-    const FILTERS: &'static str = "id name stateful tenant_id project_id description shared revision_number";
+    const FILTERS: &'static [&'static str] = &[
+        "id",
+        "name",
+        "stateful",
+        "tenant_id",
+        "project_id",
+        "description",
+        "shared",
+        "revision_number",
+    ];
 
     stored!(groups);
 
@@ -331,9 +391,24 @@ impl Resource for SecurityGroupRule {
     const NOT_FOUND: &'static str = "SecurityGroupRuleNotFound";
     const TITLE: &'static str = "Security group rule";
     const ABSENT: &'static str = "does not exist";
-    const FILTERS: &'static str = "id tenant_id project_id security_group_id ethertype direction protocol \
-                                   port_range_min port_range_max remote_ip_prefix remote_address_group_id \
-                                   normalized_cidr remote_group_id belongs_to_default_sg description revision_number";
+    const FILTERS: &'static [&'static str] = &[
+        "id",
+        "tenant_id",
+        "project_id",
+        "security_group_id",
+        "ethertype",
+        "direction",
+        "protocol",
+        "port_range_min",
+        "port_range_max",
+        "remote_ip_prefix",
+        "remote_address_group_id",
+        "normalized_cidr",
+        "remote_group_id",
+        "belongs_to_default_sg",
+        "description",
+        "revision_number",
+    ];
 
     stored!(rules);
 
@@ -369,8 +444,17 @@ impl Resource for Router {
     const NOT_FOUND: &'static str = "RouterNotFound";
     const TITLE: &'static str = "Router";
     const ABSENT: &'static str = "could not be found";
-    const FILTERS: &'static str =
-        "id name tenant_id project_id admin_state_up status description flavor_id revision_number";
+    const FILTERS: &'static [&'static str] = &[
+        "id",
+        "name",
+        "tenant_id",
+        "project_id",
+        "admin_state_up",
+        "status",
+        "description",
+        "flavor_id",
+        "revision_number",
+    ];
 
     stored!(routers);
 

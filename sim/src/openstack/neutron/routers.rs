@@ -6,16 +6,16 @@ use http::StatusCode;
 use ipnet::IpNet;
 use serde_json::{Value, json};
 
-use super::body::{self, Attribute, Kind, free, shown};
-use super::{Api, Edit, Fault, listing};
+use super::body::{self, Attribute, AttributeKind, free, shown};
+use super::{NeutronApi, NeutronEdit, NeutronFault, listing};
 use crate::http::Reply;
 use crate::openstack::region::{Route, Router};
 
 const ATTRIBUTES: &[Attribute] = &[
-    free("name", Kind::Text),
-    free("description", Kind::Text),
-    free("admin_state_up", Kind::Bool),
-    free("routes", Kind::Other),
+    free("name", AttributeKind::Text),
+    free("description", AttributeKind::Text),
+    free("admin_state_up", AttributeKind::Bool),
+    free("routes", AttributeKind::Other),
     shown("id"),
     shown("status"),
     shown("tags"),
@@ -27,24 +27,24 @@ const ATTRIBUTES: &[Attribute] = &[
 
 /// The change of the routes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Change {
+pub(super) enum RouteChange {
     Replace,
     Add,
     Remove,
 }
 
 /// `PUT /v2.0/routers/{id}` and below it `add_extraroutes` and `remove_extraroutes`.
-pub(super) fn update(edit: &mut Edit<'_>, id: &str, change: Change) -> Result<(), Fault> {
+pub(super) fn update(edit: &mut NeutronEdit<'_>, id: &str, change: RouteChange) -> Result<(), NeutronFault> {
     let is_missing = |alias: &str| {
         let missing = &edit.cloud.settings.read().missing_extensions;
         missing.iter().any(|known| known == alias)
     };
-    if change != Change::Replace && is_missing("extraroute-atomic") {
-        return Err(Fault::no_resource());
+    if change != RouteChange::Replace && is_missing("extraroute-atomic") {
+        return Err(NeutronFault::no_resource());
     }
     let fields = body::resource(edit.request, "router", ATTRIBUTES, false)?;
     if fields.contains_key("routes") && is_missing("extraroute") {
-        return Err(Fault::http_bad_request("Unrecognized attribute(s) 'routes'"));
+        return Err(NeutronFault::http_bad_request("Unrecognized attribute(s) 'routes'"));
     }
     let known = edit.find::<Router>(id)?;
     edit.check_revision(known.revision)?;
@@ -54,15 +54,15 @@ pub(super) fn update(edit: &mut Edit<'_>, id: &str, change: Change) -> Result<()
             let given = parse(given, change)?;
             let mut routes = known.routes.clone();
             match change {
-                Change::Replace => routes = given,
-                Change::Add => {
+                RouteChange::Replace => routes = given,
+                RouteChange::Add => {
                     for route in given {
                         if !routes.contains(&route) {
                             routes.push(route);
                         }
                     }
                 }
-                Change::Remove => routes.retain(|route| !given.contains(route)),
+                RouteChange::Remove => routes.retain(|route| !given.contains(route)),
             }
             check(edit, &known, &routes)?;
             Some(routes)
@@ -83,8 +83,8 @@ pub(super) fn update(edit: &mut Edit<'_>, id: &str, change: Change) -> Result<()
 }
 
 /// Parses the given routes. Additions and removals are checked less strictly than the whole set.
-fn parse(given: &Value, change: Change) -> Result<Vec<Route>, Fault> {
-    let whole = change == Change::Replace;
+fn parse(given: &Value, change: RouteChange) -> Result<Vec<Route>, NeutronFault> {
+    let whole = change == RouteChange::Replace;
     let bad = |reason: String| body::invalid("routes", &reason);
     let list = given
         .as_array()
@@ -95,7 +95,7 @@ fn parse(given: &Value, change: Change) -> Result<Vec<Route>, Fault> {
         let exact = entry.as_object().is_some_and(|fields| fields.len() == 2);
         let (destination, nexthop) = (text("destination"), text("nexthop"));
         if !whole && (destination.is_empty() || nexthop.is_empty()) {
-            return Err(Fault::new(
+            return Err(NeutronFault::new(
                 StatusCode::INTERNAL_SERVER_ERROR,
                 "HTTPInternalServerError",
                 "Request Failed: internal server error while processing your request.",
@@ -111,7 +111,7 @@ fn parse(given: &Value, change: Change) -> Result<Vec<Route>, Fault> {
                 bad(format!("'{destination}' is not a valid IP subnet."))
             } else {
                 let message = format!("invalid IPNetwork {destination}");
-                Fault::new(StatusCode::BAD_REQUEST, "AddrFormatError", message)
+                NeutronFault::new(StatusCode::BAD_REQUEST, "AddrFormatError", message)
             }
         })?;
         if whole && destination != destination.trunc() {
@@ -130,10 +130,10 @@ fn parse(given: &Value, change: Change) -> Result<Vec<Route>, Fault> {
 }
 
 /// The answer to additions and removals of routes, which has additional fields.
-pub(super) fn shown_whole(api: &Api<'_>, id: &str) -> Result<Reply, Fault> {
+pub(super) fn shown_whole(api: &NeutronApi<'_>, id: &str) -> Result<Reply, NeutronFault> {
     let mut document: Value =
         serde_json::from_slice(&listing::shown::<Router>(api, StatusCode::OK, id)?.body)
-            .map_err(|error| Fault::http_bad_request(error.to_string()))?;
+            .map_err(|error| NeutronFault::http_bad_request(error.to_string()))?;
     let gateway = listing::find::<Router>(api, id)?.gateway.clone();
     if let Some(router) = document.get_mut("router").and_then(Value::as_object_mut) {
         let more = [
@@ -151,10 +151,10 @@ pub(super) fn shown_whole(api: &Api<'_>, id: &str) -> Result<Reply, Fault> {
 }
 
 /// Checks the whole resulting set, including existing routes.
-fn check(edit: &Edit<'_>, router: &Router, routes: &[Route]) -> Result<(), Fault> {
+fn check(edit: &NeutronEdit<'_>, router: &Router, routes: &[Route]) -> Result<(), NeutronFault> {
     let quota = edit.cloud.settings.read().resource_quotas.get("router_route").copied();
     if quota.is_some_and(|quota| routes.len() as u64 > quota) {
-        return Err(Fault::over_quota("router_route"));
+        return Err(NeutronFault::over_quota("router_route"));
     }
     let network = &edit.region.network;
     let connected = network.connected(router);
@@ -176,7 +176,7 @@ fn check(edit: &Edit<'_>, router: &Router, routes: &[Route]) -> Result<(), Fault
                 format!("{{'destination': '{}', 'nexthop': '{}'}}", route.destination, route.nexthop)
             })
             .collect();
-        return Err(Fault::new(
+        return Err(NeutronFault::new(
             StatusCode::BAD_REQUEST,
             "InvalidRoutes",
             format!("Invalid format for routes: [{}], {reason}", shown.join(", ")),

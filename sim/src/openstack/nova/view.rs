@@ -5,12 +5,12 @@ use std::net::IpAddr;
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
-use super::Api;
+use super::NovaApi;
 use crate::openstack::region::{Server, power_state_of, vm_state_of};
 
 /// A server in `GET /servers/{id}` and `GET /servers/detail`.
 pub(super) struct ServerView<'a> {
-    pub(super) api: &'a Api<'a>,
+    pub(super) api: &'a NovaApi<'a>,
     pub(super) server: &'a Server,
 }
 

@@ -2,21 +2,21 @@
 
 use serde_json::{Map, Value, json};
 
-use super::edit::{Edit, Owner, complete, complete_change, list, take, text};
+use super::edit::{OctaviaEdit, Owner, complete, complete_change, list, take, text};
 use super::types::{self, Use};
 use super::vip::{self, Plugged, Vip};
-use super::{Fault, listeners, pools, title};
+use super::{OctaviaFault, listeners, pools, title};
 use crate::openstack::listing::is_true;
 use crate::openstack::region::{Kind, Object, Provisioning};
 
 /// `POST /v2.0/lbaas/loadbalancers`.
-pub(super) fn create(edit: &mut Edit<'_>) -> Result<String, Fault> {
+pub(super) fn create(edit: &mut OctaviaEdit<'_>) -> Result<String, OctaviaFault> {
     let kind = types::load_balancer(Use::Create, edit.minor());
     let fields = edit.fields("load_balancer", "loadbalancer", kind)?;
     let given = text(&fields, "project_id").or_else(|| text(&fields, "tenant_id"));
     let project_id = given.filter(|id| !id.is_empty()).unwrap_or(&edit.caller.project_id).to_owned();
     if project_id.is_empty() {
-        return Err(Fault::validation(
+        return Err(OctaviaFault::validation(
             "Missing project ID in request where one is required. An administrator should check the keystone settings \
              in the Octavia configuration.",
         ));
@@ -51,15 +51,15 @@ pub(super) fn create(edit: &mut Edit<'_>) -> Result<String, Fault> {
 
 /// Builds the load balancer and everything that is created with it.
 fn build(
-    edit: &Edit<'_>,
+    edit: &OctaviaEdit<'_>,
     fields: &Map<String, Value>,
     owner: &Owner,
     vip: &Vip,
     plugged: &Plugged,
-) -> Result<Vec<Object>, Fault> {
+) -> Result<Vec<Object>, OctaviaFault> {
     let mut attrs = take(
         fields,
-        [
+        &[
             "name",
             "description",
             "admin_state_up",
@@ -75,8 +75,9 @@ fn build(
     attrs.insert("vip_subnet_id", json!(vip.subnet_id));
     attrs.insert("vip_network_id", json!(vip.network_id));
     attrs.insert("vip_vnic_type", json!("normal"));
-    let additional = plugged.additional.iter();
-    let additional: Vec<_> = additional
+    let additional: Vec<_> = plugged
+        .additional
+        .iter()
         .map(|fixed| json!({"subnet_id": fixed.subnet_id, "ip_address": fixed.address}))
         .collect();
     attrs.insert("additional_vips", json!(additional));
@@ -93,11 +94,11 @@ fn build(
 
 /// Builds pools by name, then the listeners that use them.
 fn below(
-    edit: &Edit<'_>,
+    edit: &OctaviaEdit<'_>,
     fields: &Map<String, Value>,
     owner: &Owner,
     objects: &mut Vec<Object>,
-) -> Result<(), Fault> {
+) -> Result<(), OctaviaFault> {
     let mut requested: Vec<&Map<String, Value>> = Vec::new();
     let mut referred: Vec<&str> = Vec::new();
     for pool in list(fields, "pools") {
@@ -108,7 +109,7 @@ fn below(
             continue;
         };
         let Some(name) = text(pool, "name").filter(|name| !name.is_empty()) else {
-            return Err(Fault::validation(
+            return Err(OctaviaFault::validation(
                 "Pools must be named when creating a fully populated loadbalancer.",
             ));
         };
@@ -124,12 +125,12 @@ fn below(
         requested.iter().map(|pool| text(pool, "name").unwrap_or_default()).collect();
     by_name.sort_unstable();
     if by_name.windows(2).any(|pair| matches!(pair, [a, b] if a == b)) {
-        return Err(Fault::validation(
+        return Err(OctaviaFault::validation(
             "Pool names must be unique when creating a fully populated loadbalancer.",
         ));
     }
     if let Some(missing) = referred.iter().find(|name| !by_name.contains(name)) {
-        return Err(Fault::validation(format!(
+        return Err(OctaviaFault::validation(format!(
             "Pool '{missing}' was referenced but no full definition was found."
         )));
     }
@@ -141,7 +142,7 @@ fn below(
         let name = text(pool, "name").unwrap_or_default();
         for needed in ["protocol", "lb_algorithm"] {
             if !pool.contains_key(needed) {
-                return Err(Fault::validation(format!(
+                return Err(OctaviaFault::validation(format!(
                     "Pool definition for '{name}' missing required attribute: {needed}"
                 )));
             }
@@ -174,13 +175,13 @@ fn below(
 }
 
 /// The provider, after checks of related fields.
-fn provider(edit: &Edit<'_>, fields: &Map<String, Value>) -> Result<String, Fault> {
+fn provider(edit: &OctaviaEdit<'_>, fields: &Map<String, Value>) -> Result<String, OctaviaFault> {
     let flavor = text(fields, "flavor_id");
     if let Some(flavor) = flavor {
         match edit.region.balancer_flavors.get(flavor) {
-            None => return Err(Fault::validation("Invalid flavor_id.")),
+            None => return Err(OctaviaFault::validation("Invalid flavor_id.")),
             Some((_, false)) => {
-                return Err(Fault::client(format!(
+                return Err(OctaviaFault::client(format!(
                     "The selected flavor is not allowed in this deployment: {flavor}"
                 )));
             }
@@ -190,9 +191,9 @@ fn provider(edit: &Edit<'_>, fields: &Map<String, Value>) -> Result<String, Faul
     let zone = text(fields, "availability_zone");
     if let Some(zone) = zone {
         match edit.region.balancer_zones.get(zone) {
-            None => return Err(Fault::validation("Invalid availability zone.")),
+            None => return Err(OctaviaFault::validation("Invalid availability zone.")),
             Some(false) => {
-                return Err(Fault::client(format!(
+                return Err(OctaviaFault::client(format!(
                     "The selected availability_zone is not allowed in this deployment: {zone}"
                 )));
             }
@@ -201,11 +202,11 @@ fn provider(edit: &Edit<'_>, fields: &Map<String, Value>) -> Result<String, Faul
     }
     let provider = text(fields, "provider").unwrap_or(&edit.ways().default_provider);
     if !edit.ways().providers.iter().any(|known| known == provider) {
-        return Err(Fault::client(format!("Provider '{provider}' is not enabled.")));
+        return Err(OctaviaFault::client(format!("Provider '{provider}' is not enabled.")));
     }
     let lacks = |what: &str| {
         let message = format!("Provider '{provider}' does not support a requested action: {what}");
-        Fault::new(http::StatusCode::NOT_IMPLEMENTED, message)
+        OctaviaFault::new(http::StatusCode::NOT_IMPLEMENTED, message)
     };
     match provider {
         "ovn" if flavor.is_some() => Err(lacks("This provider does not support validating flavors.")),
@@ -217,23 +218,23 @@ fn provider(edit: &Edit<'_>, fields: &Map<String, Value>) -> Result<String, Faul
 }
 
 /// `PUT /v2.0/lbaas/loadbalancers/{id}`.
-pub(super) fn update(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
+pub(super) fn update(edit: &mut OctaviaEdit<'_>, id: &str) -> Result<(), OctaviaFault> {
     let kind = types::load_balancer(Use::Update, edit.minor());
     let fields = edit.fields("load_balancer", "loadbalancer", kind)?;
     let balancer = edit.find(Kind::LoadBalancer, id)?;
     check_state(&balancer, &[Provisioning::Active])?;
-    let mut attrs = take(&fields, ["name", "description", "admin_state_up", "tags"]);
+    let mut attrs = take(&fields, &["name", "description", "admin_state_up", "tags"]);
     complete_change(&mut attrs);
     edit.lock(id, &[]);
     edit.put(id, attrs);
     Ok(())
 }
 
-fn check_state(balancer: &Object, allowed: &[Provisioning]) -> Result<(), Fault> {
+fn check_state(balancer: &Object, allowed: &[Provisioning]) -> Result<(), OctaviaFault> {
     if allowed.contains(&balancer.provisioning) {
         return Ok(());
     }
-    Err(Fault::conflict(format!(
+    Err(OctaviaFault::conflict(format!(
         "Invalid state {} of loadbalancer resource {}",
         balancer.provisioning.name(),
         balancer.id
@@ -241,7 +242,7 @@ fn check_state(balancer: &Object, allowed: &[Provisioning]) -> Result<(), Fault>
 }
 
 /// `DELETE /v2.0/lbaas/loadbalancers/{id}`.
-pub(super) fn delete(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
+pub(super) fn delete(edit: &mut OctaviaEdit<'_>, id: &str) -> Result<(), OctaviaFault> {
     let cascade = edit.request.last("cascade").is_some_and(is_true);
     let balancer = edit.find(Kind::LoadBalancer, id)?;
     let state = &edit.region.balancing;
@@ -249,7 +250,7 @@ pub(super) fn delete(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
         .into_iter()
         .any(|kind| state.below(id, kind).next().is_some());
     if has_children && !cascade {
-        return Err(Fault::validation(format!(
+        return Err(OctaviaFault::validation(format!(
             "Cannot delete {} {id} - it has children",
             title(Kind::LoadBalancer)
         )));
@@ -263,10 +264,10 @@ pub(super) fn delete(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
 }
 
 /// `PUT /v2.0/lbaas/loadbalancers/{id}/failover`, for administrators.
-pub(super) fn failover(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
+pub(super) fn failover(edit: &mut OctaviaEdit<'_>, id: &str) -> Result<(), OctaviaFault> {
     let balancer = edit.find(Kind::LoadBalancer, id)?;
     if !edit.caller.admin {
-        return Err(Fault::forbidden());
+        return Err(OctaviaFault::forbidden());
     }
     check_state(&balancer, &[Provisioning::Active, Provisioning::Error])?;
     edit.lock(id, &[]);

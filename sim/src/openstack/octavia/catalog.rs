@@ -3,7 +3,7 @@
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use super::{Api, Fault};
+use super::{OctaviaApi, OctaviaFault};
 use crate::http::Reply;
 
 /// The date of each version, the oldest first.
@@ -58,7 +58,7 @@ pub(super) fn versions(endpoint: &str, max_minor: u32) -> Reply {
 }
 
 /// `GET /v2.0/lbaas/providers`.
-pub(super) fn providers(api: &Api<'_>) -> Reply {
+pub(super) fn providers(api: &OctaviaApi<'_>) -> Reply {
     let settings = api.cloud.settings.read();
     let providers: Vec<Value> = settings
         .load_balancing
@@ -77,25 +77,25 @@ pub(super) fn providers(api: &Api<'_>) -> Reply {
 }
 
 /// `GET /v2.0/lbaas/flavors/{id}`.
-pub(super) fn flavor(api: &Api<'_>, id: &str) -> Result<Reply, Fault> {
+pub(super) fn flavor(api: &OctaviaApi<'_>, id: &str) -> Result<Reply, OctaviaFault> {
     let found = api.region.balancer_flavors.get(id);
-    let (name, enabled) = found.ok_or_else(|| Fault::not_found("Flavor", id))?;
+    let (name, enabled) = found.ok_or_else(|| OctaviaFault::not_found("Flavor", id))?;
     let flavor =
         json!({"id": id, "name": name, "description": "", "enabled": enabled, "flavor_profile_id": null});
     Ok(Reply::json(StatusCode::OK, &json!({ "flavor": flavor })))
 }
 
 /// `GET /v2.0/lbaas/availabilityzones/{name}`.
-pub(super) fn zone(api: &Api<'_>, name: &str) -> Result<Reply, Fault> {
+pub(super) fn zone(api: &OctaviaApi<'_>, name: &str) -> Result<Reply, OctaviaFault> {
     let found = api.region.balancer_zones.get(name);
-    let enabled = found.ok_or_else(|| Fault::not_found("Availability Zone", name))?;
+    let enabled = found.ok_or_else(|| OctaviaFault::not_found("Availability Zone", name))?;
     let zone =
         json!({"name": name, "description": "", "enabled": enabled, "availability_zone_profile_id": null});
     Ok(Reply::json(StatusCode::OK, &json!({ "availability_zone": zone })))
 }
 
 /// `GET /v2.0/lbaas/quotas/{project}`.
-pub(super) fn quota(api: &Api<'_>, project: &str) -> Result<Reply, Fault> {
+pub(super) fn quota(api: &OctaviaApi<'_>, project: &str) -> Result<Reply, OctaviaFault> {
     api.authorize(project)?;
     let settings = api.cloud.settings.read();
     let of = |name: &str| {

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::schema::{self, Type};
-use super::{Api, Fault, names, title, view};
+use super::{OctaviaApi, OctaviaFault, names, title, view};
 use crate::http::{Reply, Request};
 use crate::openstack::OpenStackCloud;
 use crate::openstack::identity::Caller;
@@ -15,7 +15,7 @@ use crate::openstack::region::{Attrs, Kind, Object, Provisioning, Region};
 use crate::openstack::settings::{LoadBalancing, Settings};
 
 /// A request that changes an object.
-pub(super) struct Edit<'a> {
+pub(super) struct OctaviaEdit<'a> {
     pub(super) cloud: &'a OpenStackCloud,
     pub(super) region: &'a mut Region,
     pub(super) request: &'a Request,
@@ -50,9 +50,9 @@ impl Owner {
     }
 }
 
-impl Edit<'_> {
-    pub(super) fn api(&self) -> Api<'_> {
-        Api {
+impl OctaviaEdit<'_> {
+    pub(super) fn api(&self) -> OctaviaApi<'_> {
+        OctaviaApi {
             cloud: self.cloud,
             region: self.region,
             request: self.request,
@@ -75,7 +75,7 @@ impl Edit<'_> {
     }
 
     /// The answer that shows an object.
-    pub(super) fn shown(&self, status: StatusCode, kind: Kind, id: &str) -> Result<Reply, Fault> {
+    pub(super) fn shown(&self, status: StatusCode, kind: Kind, id: &str) -> Result<Reply, OctaviaFault> {
         let object = self.find(kind, id)?;
         let (singular, _) = names(kind);
         let document = view::object(&self.region.balancing, &object, self.minor());
@@ -83,16 +83,17 @@ impl Edit<'_> {
     }
 
     /// The answer that shows a new load balancer with everything below it.
-    pub(super) fn shown_whole(&self, id: &str) -> Result<Reply, Fault> {
+    pub(super) fn shown_whole(&self, id: &str) -> Result<Reply, OctaviaFault> {
         let balancer = self.find(Kind::LoadBalancer, id)?;
         let document = view::whole(&self.region.balancing, &balancer, self.minor());
         Ok(Reply::json(StatusCode::CREATED, &json!({ "loadbalancer": document })))
     }
 
     /// An object that the caller may change.
-    pub(super) fn find(&self, kind: Kind, id: &str) -> Result<Arc<Object>, Fault> {
+    pub(super) fn find(&self, kind: Kind, id: &str) -> Result<Arc<Object>, OctaviaFault> {
         let balancing = &self.region.balancing;
-        let found = balancing.get(kind, id).cloned().ok_or_else(|| Fault::not_found(title(kind), id))?;
+        let found =
+            balancing.get(kind, id).cloned().ok_or_else(|| OctaviaFault::not_found(title(kind), id))?;
         self.api().authorize(&found.project_id)?;
         Ok(found)
     }
@@ -103,7 +104,7 @@ impl Edit<'_> {
         argument: &str,
         root: &'static str,
         kind: Type,
-    ) -> Result<Map<String, Value>, Fault> {
+    ) -> Result<Map<String, Value>, OctaviaFault> {
         match schema::parse(&self.request.body, argument, root, kind, self.minor())? {
             Value::Object(fields) => Ok(fields),
             _ => Err(schema::stumble("NoneType", argument)),
@@ -111,7 +112,7 @@ impl Edit<'_> {
     }
 
     /// Checks a project's quota for `more` objects of a kind.
-    pub(super) fn check_quota(&self, kind: Kind, project: &str, more: usize) -> Result<(), Fault> {
+    pub(super) fn check_quota(&self, kind: Kind, project: &str, more: usize) -> Result<(), OctaviaFault> {
         let name = match kind {
             Kind::LoadBalancer => "load_balancer",
             Kind::Listener => "listener",
@@ -124,24 +125,24 @@ impl Edit<'_> {
         };
         let have = self.region.balancing.all(kind).filter(|object| object.project_id == project).count();
         if (have + more) as u64 > *quota {
-            return Err(Fault::quota(title(kind)));
+            return Err(OctaviaFault::quota(title(kind)));
         }
         Ok(())
     }
 
     /// Checks that a load balancer can be changed.
-    pub(super) fn check_mutable(&self, balancer: &str) -> Result<(), Fault> {
+    pub(super) fn check_mutable(&self, balancer: &str) -> Result<(), OctaviaFault> {
         let found = self.region.balancing.get(Kind::LoadBalancer, balancer);
         match found {
             Some(found) if found.provisioning == Provisioning::Active => Ok(()),
-            _ => Err(Fault::immutable(title(Kind::LoadBalancer), balancer)),
+            _ => Err(OctaviaFault::immutable(title(Kind::LoadBalancer), balancer)),
         }
     }
 
     /// Checks that a pool can be changed, if its load balancer can.
-    pub(super) fn check_pool(&self, pool: &Object) -> Result<(), Fault> {
+    pub(super) fn check_pool(&self, pool: &Object) -> Result<(), OctaviaFault> {
         if pool.provisioning != Provisioning::Active {
-            return Err(Fault::immutable(title(Kind::Pool), &pool.id));
+            return Err(OctaviaFault::immutable(title(Kind::Pool), &pool.id));
         }
         self.check_mutable(&pool.balancer)
     }
@@ -200,19 +201,19 @@ impl Edit<'_> {
     }
 
     /// Checks that the key manager has a certificate.
-    pub(super) fn check_certificate(&self, reference: &str) -> Result<(), Fault> {
+    pub(super) fn check_certificate(&self, reference: &str) -> Result<(), OctaviaFault> {
         let id = reference.rsplit('/').next().unwrap_or_default();
         if self.settings.key_manager && self.region.secrets.contains_key(id) {
             return Ok(());
         }
         let bad = schema::python(&json!([reference]));
-        Err(Fault::client(format!("Could not retrieve certificate: {bad}")))
+        Err(OctaviaFault::client(format!("Could not retrieve certificate: {bad}")))
     }
 }
 
 /// The named attributes in a body; missing ones are left out.
-pub(super) fn take(fields: &Map<String, Value>, names: impl IntoIterator<Item = &'static str>) -> Attrs {
-    names.into_iter().filter_map(|name| Some((name, fields.get(name)?.clone()))).collect()
+pub(super) fn take(fields: &Map<String, Value>, names: &[&'static str]) -> Attrs {
+    names.iter().filter_map(|name| Some((*name, fields.get(*name)?.clone()))).collect()
 }
 
 /// Sets attributes that every object has, given or not.

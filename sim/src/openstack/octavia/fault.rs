@@ -9,14 +9,14 @@ use crate::openstack::region::Kind;
 
 /// An error in Octavia's words.
 #[derive(Debug)]
-pub(super) struct Fault {
+pub(super) struct OctaviaFault {
     pub(super) status: StatusCode,
     message: String,
     /// The title of an error of the framework, whose errors have another form.
     framework: Option<&'static str>,
 }
 
-impl Fault {
+impl OctaviaFault {
     pub(super) fn new(status: StatusCode, message: impl Into<String>) -> Self {
         Self {
             status,

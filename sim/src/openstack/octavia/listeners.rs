@@ -5,10 +5,10 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde_json::{Map, Value, json};
 
-use super::edit::{Edit, Owner, complete, complete_change, list, take, text};
+use super::edit::{OctaviaEdit, Owner, complete, complete_change, list, take, text};
 use super::types::{self, Use};
 use super::view::attributes;
-use super::{Fault, schema};
+use super::{OctaviaFault, schema};
 use crate::openstack::region::{Attrs, Kind, Object};
 
 /// The default of an attribute that is null.
@@ -61,7 +61,7 @@ fn transport(protocol: &str) -> &str {
 }
 
 /// Checks that a listener can use a pool.
-pub(super) fn check_protocols(listener: &str, pool: &str) -> Result<(), Fault> {
+pub(super) fn check_protocols(listener: &str, pool: &str) -> Result<(), OctaviaFault> {
     let fits = match listener {
         "TCP" => matches!(pool, "HTTP" | "HTTPS" | "PROXY" | "PROXYV2" | "TCP"),
         "HTTP" | "TERMINATED_HTTPS" => matches!(pool, "HTTP" | "PROXY" | "PROXYV2"),
@@ -71,14 +71,14 @@ pub(super) fn check_protocols(listener: &str, pool: &str) -> Result<(), Fault> {
     if fits {
         return Ok(());
     }
-    Err(Fault::validation(format!(
+    Err(OctaviaFault::validation(format!(
         "The pool protocol '{pool}' is invalid while the listener protocol is '{listener}'."
     )))
 }
 
-fn check_headers(headers: &Map<String, Value>, protocol: &str, creating: bool) -> Result<(), Fault> {
+fn check_headers(headers: &Map<String, Value>, protocol: &str, creating: bool) -> Result<(), OctaviaFault> {
     if !matches!(protocol, "HTTP" | "TERMINATED_HTTPS") {
-        return Err(Fault::option("insert-headers", format!("a {protocol} protocol listener.")));
+        return Err(OctaviaFault::option("insert-headers", format!("a {protocol} protocol listener.")));
     }
     let names: Vec<&str> = headers.keys().map(String::as_str).collect();
     let shown = |names: &[&str]| schema::python(&json!(names));
@@ -88,11 +88,11 @@ fn check_headers(headers: &Map<String, Value>, protocol: &str, creating: bool) -
         } else {
             shown(&names)
         };
-        return Err(Fault::option(shown, "insert_headers"));
+        return Err(OctaviaFault::option(shown, "insert_headers"));
     }
     let of_tls: Vec<&str> = names.iter().copied().filter(|name| TLS_HEADERS.contains(name)).collect();
     if protocol != "TERMINATED_HTTPS" && !of_tls.is_empty() {
-        return Err(Fault::option(shown(&of_tls), format!("{protocol} protocol listener.")));
+        return Err(OctaviaFault::option(shown(&of_tls), format!("{protocol} protocol listener.")));
     }
     Ok(())
 }
@@ -107,13 +107,13 @@ fn certificate(fields: &Map<String, Value>) -> Option<&str> {
     text(fields, "default_tls_container_ref").filter(|reference| !reference.is_empty())
 }
 
-fn check_cidrs(fields: &Map<String, Value>, owner: &Owner) -> Result<(), Fault> {
+fn check_cidrs(fields: &Map<String, Value>, owner: &Owner) -> Result<(), OctaviaFault> {
     let is_v6 = |text: &str| text.contains(':');
     let vips: Vec<_> = std::iter::once(&owner.vip).chain(&owner.additional_vips).collect();
     for cidr in list(fields, "allowed_cidrs").iter().filter_map(Value::as_str) {
         if vips.iter().all(|vip| is_v6(vip) != is_v6(cidr)) {
             let vips = schema::python(&json!(vips));
-            return Err(Fault::validation(format!(
+            return Err(OctaviaFault::validation(format!(
                 "CIDR {cidr} IP version incompatible with all VIPs {vips} IP version."
             )));
         }
@@ -123,11 +123,11 @@ fn check_cidrs(fields: &Map<String, Value>, owner: &Owner) -> Result<(), Fault> 
 
 /// Builds a new listener, given the existing ones.
 pub(super) fn prepare(
-    edit: &Edit<'_>,
+    edit: &OctaviaEdit<'_>,
     owner: &Owner,
     fields: &Map<String, Value>,
     siblings: &[(String, i64)],
-) -> Result<Object, Fault> {
+) -> Result<Object, OctaviaFault> {
     let protocol = text(fields, "protocol").unwrap_or_default();
     if let Some(headers) = headers(fields) {
         check_headers(headers, protocol, true)?;
@@ -135,16 +135,16 @@ pub(super) fn prepare(
     let certificate = certificate(fields);
     let datagrams = matches!(protocol, "UDP" | "SCTP");
     if datagrams && (certificate.is_some() || headers(fields).is_some()) {
-        return Err(Fault::validation(format!("{protocol} protocol listener does not support TLS.")));
+        return Err(OctaviaFault::validation(format!("{protocol} protocol listener does not support TLS.")));
     }
     let ends_tls = protocol == "TERMINATED_HTTPS";
     if !ends_tls && certificate.is_some() {
-        return Err(Fault::validation(format!(
+        return Err(OctaviaFault::validation(format!(
             "Certificate container references are not allowed on {protocol} protocol listeners."
         )));
     }
     if ends_tls && certificate.is_none() {
-        return Err(Fault::validation(format!(
+        return Err(OctaviaFault::validation(format!(
             "An SNI or default certificate container reference must be provided for {protocol} protocol listeners."
         )));
     }
@@ -154,7 +154,7 @@ pub(super) fn prepare(
     let port = fields.get("protocol_port").and_then(Value::as_i64).unwrap_or_default();
     let taken = siblings.iter().find(|(known, at)| *at == port && transport(known) == transport(protocol));
     if let Some((known, _)) = taken {
-        return Err(Fault::conflict(format!(
+        return Err(OctaviaFault::conflict(format!(
             "Another Listener on this Load Balancer is already using protocol {known} and protocol_port {port}"
         )));
     }
@@ -204,23 +204,23 @@ fn default_nulls(attrs: &mut Attrs, creating: bool) {
 }
 
 /// Checks the features of a provider.
-fn check_provider(owner: &Owner, protocol: &str, fields: &Map<String, Value>) -> Result<(), Fault> {
+fn check_provider(owner: &Owner, protocol: &str, fields: &Map<String, Value>) -> Result<(), OctaviaFault> {
     if owner.provider != "ovn" {
         return Ok(());
     }
     if !matches!(protocol, "TCP" | "UDP" | "SCTP") {
         let message = format!("OVN provider does not support {protocol} protocol");
-        return Err(Fault::unsupported(&owner.provider, message));
+        return Err(OctaviaFault::unsupported(&owner.provider, message));
     }
     if !list(fields, "allowed_cidrs").is_empty() {
         let message = "OVN provider does not support allowed_cidrs option";
-        return Err(Fault::unsupported(&owner.provider, message));
+        return Err(OctaviaFault::unsupported(&owner.provider, message));
     }
     Ok(())
 }
 
 /// `POST /v2.0/lbaas/listeners`.
-pub(super) fn create(edit: &mut Edit<'_>) -> Result<String, Fault> {
+pub(super) fn create(edit: &mut OctaviaEdit<'_>) -> Result<String, OctaviaFault> {
     let fields = edit.fields("listener_", "listener", types::listener(Use::Create, edit.minor()))?;
     let balancer = edit.find(Kind::LoadBalancer, text(&fields, "loadbalancer_id").unwrap_or_default())?;
     let owner = Owner::of(&balancer);
@@ -243,15 +243,20 @@ pub(super) fn create(edit: &mut Edit<'_>) -> Result<String, Fault> {
 }
 
 /// Checks that a pool of the same load balancer can be a listener's default.
-fn check_pool(edit: &Edit<'_>, balancer: &str, pool: &str, protocol: &str) -> Result<(), Fault> {
+fn check_pool(
+    edit: &OctaviaEdit<'_>,
+    balancer: &str,
+    pool: &str,
+    protocol: &str,
+) -> Result<(), OctaviaFault> {
     match edit.region.balancing.get(Kind::Pool, pool) {
         Some(found) if found.balancer == balancer => check_protocols(protocol, found.text("protocol")),
-        _ => Err(Fault::not_found("Pool", pool)),
+        _ => Err(OctaviaFault::not_found("Pool", pool)),
     }
 }
 
 /// `PUT /v2.0/lbaas/listeners/{id}`.
-pub(super) fn update(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
+pub(super) fn update(edit: &mut OctaviaEdit<'_>, id: &str) -> Result<(), OctaviaFault> {
     let fields = edit.fields("listener_", "listener", types::listener(Use::Update, edit.minor()))?;
     let listener = edit.find(Kind::Listener, id)?;
     let balancer = edit.find(Kind::LoadBalancer, &listener.balancer)?;
@@ -259,12 +264,12 @@ pub(super) fn update(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
     let protocol = listener.text("protocol");
     let certificate = certificate(&fields);
     if matches!(protocol, "UDP" | "SCTP") && (certificate.is_some() || headers(&fields).is_some()) {
-        return Err(Fault::validation(format!(
+        return Err(OctaviaFault::validation(format!(
             "{protocol} protocol listener does not support TLS or header insertion."
         )));
     }
     if protocol != "TERMINATED_HTTPS" && certificate.is_some() {
-        return Err(Fault::validation(format!(
+        return Err(OctaviaFault::validation(format!(
             "Certificate container references are not allowed on {protocol} protocol listeners."
         )));
     }
@@ -289,7 +294,7 @@ pub(super) fn update(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
 }
 
 /// `DELETE /v2.0/lbaas/listeners/{id}`.
-pub(super) fn delete(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
+pub(super) fn delete(edit: &mut OctaviaEdit<'_>, id: &str) -> Result<(), OctaviaFault> {
     let listener = edit.find(Kind::Listener, id)?;
     edit.check_mutable(&listener.balancer)?;
     edit.lock(&listener.balancer, &[]);

@@ -5,16 +5,23 @@ use std::sync::Arc;
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use super::{Api, Fault, names, view};
+use super::{OctaviaApi, OctaviaFault, names, view};
 use crate::http::Reply;
-use crate::openstack::listing::{Document, Query, cut, id_of};
+use crate::openstack::listing::{ListedDocument, Query, cut, id_of};
 use crate::openstack::region::{Kind, Object};
 
 /// Attributes of every object by which a listing can be filtered.
-const COMMON: &str = "id project_id provisioning_status operating_status created_at updated_at";
+const COMMON: [&str; 6] = [
+    "id",
+    "project_id",
+    "provisioning_status",
+    "operating_status",
+    "created_at",
+    "updated_at",
+];
 
 /// `GET /v2.0/lbaas/<plural>/{id}`.
-pub(super) fn show(api: &Api<'_>, kind: Kind, id: &str) -> Result<Reply, Fault> {
+pub(super) fn show(api: &OctaviaApi<'_>, kind: Kind, id: &str) -> Result<Reply, OctaviaFault> {
     let object = api.find(kind, id)?;
     let (singular, _) = names(kind);
     let shown = Query::new(api.request).choose(view::object(api.state(), object, api.minor));
@@ -22,7 +29,7 @@ pub(super) fn show(api: &Api<'_>, kind: Kind, id: &str) -> Result<Reply, Fault> 
 }
 
 /// `GET /v2.0/lbaas/<plural>`, or the listing of objects directly below another.
-pub(super) fn list(api: &Api<'_>, kind: Kind, parent: Option<&str>) -> Result<Reply, Fault> {
+pub(super) fn list(api: &OctaviaApi<'_>, kind: Kind, parent: Option<&str>) -> Result<Reply, OctaviaFault> {
     let mut query = Query::new(api.request);
     let limit = limit(api, query.limit)?;
     let project = match (api.request.last("project_id"), api.caller.admin) {
@@ -33,7 +40,7 @@ pub(super) fn list(api: &Api<'_>, kind: Kind, parent: Option<&str>) -> Result<Re
             Some(project)
         }
         (None, true) => None,
-        (None, false) if api.caller.project_id.is_empty() => return Err(Fault::forbidden()),
+        (None, false) if api.caller.project_id.is_empty() => return Err(OctaviaFault::forbidden()),
         (None, false) => Some(api.caller.project_id.as_str()),
     };
     let owner: &[&str] = match kind {
@@ -43,9 +50,11 @@ pub(super) fn list(api: &Api<'_>, kind: Kind, parent: Option<&str>) -> Result<Re
     };
     let below = parent.or_else(|| owner.iter().find_map(|name| api.request.last(name)));
     query.filters.retain(|(name, _)| !owner.contains(name));
-    let is_filter = |name: &str| view::attributes(kind).chain(COMMON.split(' ')).any(|known| known == name);
-    if query.filters.iter().any(|(name, values)| !is_filter(name) || values.len() > 1) {
-        return Err(Fault::client("One or more arguments are either duplicate or invalid"));
+    for (name, values) in &query.filters {
+        let is_filter = view::attributes(kind).contains(name) || COMMON.contains(name);
+        if !is_filter || values.len() > 1 {
+            return Err(OctaviaFault::client("One or more arguments are either duplicate or invalid"));
+        }
     }
     let state = api.state();
     let mut candidates: Vec<&Arc<Object>> = match below {
@@ -53,7 +62,7 @@ pub(super) fn list(api: &Api<'_>, kind: Kind, parent: Option<&str>) -> Result<Re
         None => state.all(kind).collect(),
     };
     candidates.sort_by_cached_key(|object| (object.created, object.id.clone()));
-    let mut found: Vec<Document> = candidates
+    let mut found: Vec<ListedDocument> = candidates
         .into_iter()
         .filter(|object| project.is_none_or(|project| object.project_id == project))
         .map(|object| view::object(state, object, api.minor))
@@ -62,7 +71,7 @@ pub(super) fn list(api: &Api<'_>, kind: Kind, parent: Option<&str>) -> Result<Re
     let start = match query.marker {
         None => 0,
         Some(marker) if state.get(kind, marker).is_none() => {
-            return Err(Fault::client(format!("Supplied pagination marker '{marker}' is not valid.")));
+            return Err(OctaviaFault::client(format!("Supplied pagination marker '{marker}' is not valid.")));
         }
         Some(marker) => {
             let at = found.iter().position(|document| id_of(document) == marker);
@@ -77,26 +86,26 @@ pub(super) fn list(api: &Api<'_>, kind: Kind, parent: Option<&str>) -> Result<Re
     Ok(Reply::json(StatusCode::OK, &document))
 }
 
-fn limit(api: &Api<'_>, requested: Option<&str>) -> Result<usize, Fault> {
+fn limit(api: &OctaviaApi<'_>, requested: Option<&str>) -> Result<usize, OctaviaFault> {
     let max = api.cloud.settings.read().load_balancing.max_limit;
     let Some(text) = requested else {
         return Ok(max);
     };
-    let limit = text.trim().parse::<usize>().ok().filter(|limit| *limit > 0);
-    let invalid = || {
-        let message = format!("Supplied pagination limit '{text}' is not valid.");
-        Fault::framework(StatusCode::BAD_REQUEST, message)
-    };
-    Ok(limit.ok_or_else(invalid)?.min(max))
+    match text.trim().parse::<usize>() {
+        Ok(limit) if limit > 0 => Ok(limit.min(max)),
+        _ => {
+            let message = format!("Supplied pagination limit '{text}' is not valid.");
+            Err(OctaviaFault::framework(StatusCode::BAD_REQUEST, message))
+        }
+    }
 }
 
-fn links(api: &Api<'_>, page: &[Document], limit: usize, marked: bool) -> Vec<Value> {
+fn links(api: &OctaviaApi<'_>, page: &[ListedDocument], limit: usize, marked: bool) -> Vec<Value> {
     let (Some(first), Some(last)) = (page.first(), page.last()) else {
         return Vec::new();
     };
-    let path = api.request.path.split_once("/load-balancer/");
-    let path = path.map(|(_, path)| path).unwrap_or_default();
-    let link = |rel: &str, marker: &Document, more: &str| {
+    let path = api.request.path.split_once("/load-balancer/").map_or("", |(_, path)| path);
+    let link = |rel: &str, marker: &ListedDocument, more: &str| {
         let marker = id_of(marker);
         let href = format!("{}/{path}?limit={limit}&marker={marker}{more}", api.endpoint);
         json!({"rel": rel, "href": href})

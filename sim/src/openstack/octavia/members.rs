@@ -7,10 +7,10 @@ use std::{
 
 use serde_json::{Map, Value, json};
 
-use super::edit::{Edit, Owner, complete, complete_change, take, text};
+use super::edit::{OctaviaEdit, Owner, complete, complete_change, take, text};
 use super::types::{self, Use};
 use super::view::attributes;
-use super::{Fault, listeners, schema, title};
+use super::{OctaviaFault, listeners, schema, title};
 use crate::openstack::listing::is_true;
 use crate::openstack::region::{Attrs, Kind, Object, Provisioning};
 
@@ -29,17 +29,17 @@ fn place_in(fields: &Map<String, Value>) -> Place {
 }
 
 /// Refuses the address of the metadata service.
-pub(super) fn check_address(fields: &Map<String, Value>) -> Result<(), Fault> {
+pub(super) fn check_address(fields: &Map<String, Value>) -> Result<(), OctaviaFault> {
     match text(fields, "address") {
-        Some(address @ "169.254.169.254") => Err(Fault::option(address, "member address")),
+        Some(address @ "169.254.169.254") => Err(OctaviaFault::option(address, "member address")),
         _ => Ok(()),
     }
 }
 
-fn check_subnet(edit: &Edit<'_>, fields: &Map<String, Value>) -> Result<(), Fault> {
+fn check_subnet(edit: &OctaviaEdit<'_>, fields: &Map<String, Value>) -> Result<(), OctaviaFault> {
     match text(fields, "subnet_id") {
         Some(id) if !edit.region.network.subnets.contains_key(id) => {
-            Err(Fault::client(format!("Subnet {id} not found.")))
+            Err(OctaviaFault::client(format!("Subnet {id} not found.")))
         }
         _ => Ok(()),
     }
@@ -47,15 +47,15 @@ fn check_subnet(edit: &Edit<'_>, fields: &Map<String, Value>) -> Result<(), Faul
 
 /// Builds a new member, whose address and port must be unique.
 pub(super) fn prepare(
-    edit: &Edit<'_>,
+    edit: &OctaviaEdit<'_>,
     owner: &Owner,
     pool: &str,
     fields: &Map<String, Value>,
     known: &mut HashSet<Place>,
-) -> Result<Object, Fault> {
+) -> Result<Object, OctaviaFault> {
     let (address, port) = place_in(fields);
     if !known.insert((address.clone(), port)) {
-        return Err(Fault::conflict(format!(
+        return Err(OctaviaFault::conflict(format!(
             "Another member on this pool is already using ip {address} on protocol_port {port}"
         )));
     }
@@ -76,33 +76,39 @@ pub(super) fn prepare(
 }
 
 /// Checks that the load balancer of a UDP or SCTP pool has an address of its members' family.
-fn check_families(edit: &Edit<'_>, pool: &Object, owner: &Owner, addresses: &[&str]) -> Result<(), Fault> {
+fn check_families(
+    edit: &OctaviaEdit<'_>,
+    pool: &Object,
+    owner: &Owner,
+    addresses: &[&str],
+) -> Result<(), OctaviaFault> {
     let protocol = pool.text("protocol");
     let led_to = !edit.region.balancing.listeners_of(pool).is_empty();
-    let fits = |address: &&str| listeners::is_v6(&owner.vip) == listeners::is_v6(address);
-    if matches!(protocol, "UDP" | "SCTP") && led_to && !addresses.iter().all(fits) {
+    let has_v6_vip = listeners::is_v6(&owner.vip);
+    let has_other_family = addresses.iter().any(|address| listeners::is_v6(address) != has_v6_vip);
+    if matches!(protocol, "UDP" | "SCTP") && led_to && has_other_family {
         let message = format!(
             "This provider doesn't support mixing IPv4 and IPv6 addresses for its VIP and members in {protocol} load \
              balancers."
         );
-        return Err(Fault::unsupported(&owner.provider, message));
+        return Err(OctaviaFault::unsupported(&owner.provider, message));
     }
     Ok(())
 }
 
 /// A pool and its load balancer.
-fn pool_of(edit: &Edit<'_>, id: &str) -> Result<(Arc<Object>, Owner), Fault> {
+fn pool_of(edit: &OctaviaEdit<'_>, id: &str) -> Result<(Arc<Object>, Owner), OctaviaFault> {
     let pool = edit.find(Kind::Pool, id)?;
     let balancer = edit.find(Kind::LoadBalancer, &pool.balancer)?;
     Ok((pool, Owner::of(&balancer)))
 }
 
-fn places(edit: &Edit<'_>, pool: &str) -> HashSet<Place> {
+fn places(edit: &OctaviaEdit<'_>, pool: &str) -> HashSet<Place> {
     edit.region.balancing.below(pool, Kind::Member).map(|member| place_of(member)).collect()
 }
 
 /// `POST /v2.0/lbaas/pools/{id}/members`.
-pub(super) fn create(edit: &mut Edit<'_>, pool: &str) -> Result<String, Fault> {
+pub(super) fn create(edit: &mut OctaviaEdit<'_>, pool: &str) -> Result<String, OctaviaFault> {
     let fields = edit.fields("member_", "member", types::member(Use::Create))?;
     let (pool, owner) = pool_of(edit, pool)?;
     check_address(&fields)?;
@@ -119,17 +125,17 @@ pub(super) fn create(edit: &mut Edit<'_>, pool: &str) -> Result<String, Fault> {
 }
 
 /// A member of this pool, not of another.
-fn member_of(edit: &Edit<'_>, pool: &str, id: &str) -> Result<Arc<Object>, Fault> {
+fn member_of(edit: &OctaviaEdit<'_>, pool: &str, id: &str) -> Result<Arc<Object>, OctaviaFault> {
     let member = edit.find(Kind::Member, id)?;
     if member.parent == pool {
         Ok(member)
     } else {
-        Err(Fault::not_found(title(Kind::Member), id))
+        Err(OctaviaFault::not_found(title(Kind::Member), id))
     }
 }
 
 /// `PUT /v2.0/lbaas/pools/{id}/members/{id}`.
-pub(super) fn update(edit: &mut Edit<'_>, pool: &str, id: &str) -> Result<(), Fault> {
+pub(super) fn update(edit: &mut OctaviaEdit<'_>, pool: &str, id: &str) -> Result<(), OctaviaFault> {
     let fields = edit.fields("member_", "member", types::member(Use::Update))?;
     let member = member_of(edit, pool, id)?;
     let (pool, _) = pool_of(edit, &member.parent)?;
@@ -144,7 +150,7 @@ pub(super) fn update(edit: &mut Edit<'_>, pool: &str, id: &str) -> Result<(), Fa
 }
 
 /// `DELETE /v2.0/lbaas/pools/{id}/members/{id}`.
-pub(super) fn delete(edit: &mut Edit<'_>, pool: &str, id: &str) -> Result<(), Fault> {
+pub(super) fn delete(edit: &mut OctaviaEdit<'_>, pool: &str, id: &str) -> Result<(), OctaviaFault> {
     let member = member_of(edit, pool, id)?;
     let (pool, _) = pool_of(edit, &member.parent)?;
     edit.check_pool(&pool)?;
@@ -154,7 +160,7 @@ pub(super) fn delete(edit: &mut Edit<'_>, pool: &str, id: &str) -> Result<(), Fa
 }
 
 /// `PUT /v2.0/lbaas/pools/{id}/members`: replaces all members, unless the query says that it only adds.
-pub(super) fn update_all(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
+pub(super) fn update_all(edit: &mut OctaviaEdit<'_>, id: &str) -> Result<(), OctaviaFault> {
     let additive = edit.request.last("additive_only").is_some_and(is_true);
     let requested = schema::parse(&edit.request.body, "members_", "members", types::members(), edit.minor())?;
     let requested: Vec<Map<String, Value>> = match requested {
@@ -165,7 +171,7 @@ pub(super) fn update_all(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
                 _ => None,
             })
             .collect(),
-        _ => return Err(Fault::server("'NoneType' object is not iterable")),
+        _ => return Err(OctaviaFault::server("'NoneType' object is not iterable")),
     };
     let (pool, owner) = pool_of(edit, id)?;
     edit.check_pool(&pool)?;
@@ -188,7 +194,7 @@ pub(super) fn update_all(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
             continue;
         };
         if !seen.insert(place) {
-            return Err(Fault::validation("Member must be updated only once in the same request."));
+            return Err(OctaviaFault::validation("Member must be updated only once in the same request."));
         }
         let mut attrs = take(fields, attributes(Kind::Member));
         complete_change(&mut attrs);

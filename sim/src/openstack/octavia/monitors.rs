@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::Fault;
-use super::edit::{Edit, Owner, complete, complete_change, take, text};
+use super::OctaviaFault;
+use super::edit::{OctaviaEdit, Owner, complete, complete_change, take, text};
 use super::types::{self, Use};
 use super::view::attributes;
 use crate::openstack::region::{Kind, Object, Provisioning};
@@ -21,14 +21,14 @@ fn speaks_http(kind: &str) -> bool {
 
 /// Builds a new health monitor.
 pub(super) fn prepare(
-    edit: &Edit<'_>,
+    edit: &OctaviaEdit<'_>,
     owner: &Owner,
     pool: &str,
     fields: &Map<String, Value>,
-) -> Result<Object, Fault> {
+) -> Result<Object, OctaviaFault> {
     for needed in ["type", "delay", "timeout", "max_retries"] {
         if fields.get(needed).is_none_or(Value::is_null) {
-            return Err(Fault::option("None", needed));
+            return Err(OctaviaFault::option("None", needed));
         }
     }
     let kind = text(fields, "type").unwrap_or_default();
@@ -36,7 +36,7 @@ pub(super) fn prepare(
     for (name, default) in HTTP {
         let given = text(fields, name).is_some_and(|value| !value.is_empty());
         if !speaks_http(kind) && given {
-            return Err(Fault::option(name, format!("health monitors of type {kind}")));
+            return Err(OctaviaFault::option(name, format!("health monitors of type {kind}")));
         }
         if speaks_http(kind) && !given {
             attrs.insert(name, json!(default));
@@ -51,11 +51,16 @@ pub(super) fn prepare(
 }
 
 /// Checks that a monitor of this type can check a pool of a protocol.
-pub(super) fn check_kind(edit: &Edit<'_>, kind: &str, delay: &Value, protocol: &str) -> Result<(), Fault> {
+pub(super) fn check_kind(
+    edit: &OctaviaEdit<'_>,
+    kind: &str,
+    delay: &Value,
+    protocol: &str,
+) -> Result<(), OctaviaFault> {
     let datagrams = matches!(protocol, "UDP" | "SCTP");
     if !datagrams {
         if matches!(kind, "UDP-CONNECT" | "SCTP") {
-            return Err(Fault::validation(format!(
+            return Err(OctaviaFault::validation(format!(
                 "The {kind} type is only supported for pools of type UDP/SCTP."
             )));
         }
@@ -72,14 +77,14 @@ pub(super) fn check_kind(edit: &Edit<'_>, kind: &str, delay: &Value, protocol: &
         } else {
             "UDP-CONNECT"
         };
-        return Err(Fault::validation(format!(
+        return Err(OctaviaFault::validation(format!(
             "The associated pool protocol is {protocol}, so only a {kinds} health monitor is supported."
         )));
     }
     /// In seconds.
     const LEAST: i64 = 3;
     match delay.as_i64() {
-        Some(delay) if kind == "UDP-CONNECT" && delay < LEAST => Err(Fault::validation(format!(
+        Some(delay) if kind == "UDP-CONNECT" && delay < LEAST => Err(OctaviaFault::validation(format!(
             "The request delay value {delay} should be larger than {LEAST} for UDP-CONNECT health monitor type."
         ))),
         _ => Ok(()),
@@ -87,18 +92,18 @@ pub(super) fn check_kind(edit: &Edit<'_>, kind: &str, delay: &Value, protocol: &
 }
 
 /// Checks the features of a provider.
-pub(super) fn check_provider(owner: &Owner, kind: &str) -> Result<(), Fault> {
+pub(super) fn check_provider(owner: &Owner, kind: &str) -> Result<(), OctaviaFault> {
     if owner.provider == "ovn" && !matches!(kind, "TCP" | "UDP-CONNECT") {
         let message = format!(
             "OVN provider does not support {kind} health monitor type. Supported types: TCP, UDP-CONNECT"
         );
-        return Err(Fault::unsupported(&owner.provider, message));
+        return Err(OctaviaFault::unsupported(&owner.provider, message));
     }
     Ok(())
 }
 
 /// `POST /v2.0/lbaas/healthmonitors`.
-pub(super) fn create(edit: &mut Edit<'_>) -> Result<String, Fault> {
+pub(super) fn create(edit: &mut OctaviaEdit<'_>) -> Result<String, OctaviaFault> {
     let kind = types::monitor(Use::Create, edit.minor());
     let fields = edit.fields("health_monitor_", "healthmonitor", kind)?;
     let pool = edit.find(Kind::Pool, text(&fields, "pool_id").unwrap_or_default())?;
@@ -111,7 +116,7 @@ pub(super) fn create(edit: &mut Edit<'_>) -> Result<String, Fault> {
     edit.check_pool(&pool)?;
     let monitor = prepare(edit, &owner, &pool.id, &fields)?;
     if edit.region.balancing.monitor(&pool.id).is_some() {
-        return Err(Fault::conflict("This pool already has a health monitor"));
+        return Err(OctaviaFault::conflict("This pool already has a health monitor"));
     }
     check_provider(&owner, kind)?;
     let id = monitor.id.clone();
@@ -121,7 +126,7 @@ pub(super) fn create(edit: &mut Edit<'_>) -> Result<String, Fault> {
 }
 
 /// `PUT /v2.0/lbaas/healthmonitors/{id}`.
-pub(super) fn update(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
+pub(super) fn update(edit: &mut OctaviaEdit<'_>, id: &str) -> Result<(), OctaviaFault> {
     let kind = types::monitor(Use::Update, edit.minor());
     let fields = edit.fields("health_monitor_", "healthmonitor", kind)?;
     let monitor = edit.find(Kind::Monitor, id)?;
@@ -130,13 +135,13 @@ pub(super) fn update(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
     if !speaks_http(kind) {
         for (name, _) in HTTP {
             if fields.contains_key(*name) {
-                return Err(Fault::option(name, format!("health monitors of type {kind}")));
+                return Err(OctaviaFault::option(name, format!("health monitors of type {kind}")));
             }
         }
     }
     for needed in ["delay", "max_retries", "timeout"] {
         if fields.get(needed).is_some_and(Value::is_null) {
-            return Err(Fault::option("None", needed));
+            return Err(OctaviaFault::option("None", needed));
         }
     }
     let delay = fields.get("delay").unwrap_or(&Value::Null);
@@ -162,7 +167,7 @@ pub(super) fn update(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
 }
 
 /// `DELETE /v2.0/lbaas/healthmonitors/{id}`.
-pub(super) fn delete(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
+pub(super) fn delete(edit: &mut OctaviaEdit<'_>, id: &str) -> Result<(), OctaviaFault> {
     let monitor = edit.find(Kind::Monitor, id)?;
     let pool = edit.find(Kind::Pool, &monitor.parent)?;
     edit.check_pool(&pool)?;

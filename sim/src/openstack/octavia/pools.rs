@@ -4,10 +4,10 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value, json};
 
-use super::edit::{Edit, Owner, complete, complete_change, list, take, text};
+use super::edit::{OctaviaEdit, Owner, complete, complete_change, list, take, text};
 use super::types::{self, Use};
 use super::view::attributes;
-use super::{Fault, listeners, members, monitors};
+use super::{OctaviaFault, listeners, members, monitors};
 use crate::openstack::region::{Attrs, Kind, Object};
 
 /// Adds the attributes of a session persistence that only answers have.
@@ -25,8 +25,8 @@ fn check_provider(
     protocol: &str,
     algorithm: Option<&str>,
     part_of_more: bool,
-) -> Result<(), Fault> {
-    let unsupported = |message: String| Err(Fault::unsupported(&owner.provider, message));
+) -> Result<(), OctaviaFault> {
+    let unsupported = |message: String| Err(OctaviaFault::unsupported(&owner.provider, message));
     match (owner.provider.as_str(), algorithm) {
         ("ovn", _) if !matches!(protocol, "TCP" | "UDP" | "SCTP") => {
             unsupported(format!("OVN provider does not support {protocol} protocol"))
@@ -42,7 +42,7 @@ fn check_provider(
     }
 }
 
-fn prepare(edit: &Edit<'_>, owner: &Owner, fields: &Map<String, Value>) -> Object {
+fn prepare(edit: &OctaviaEdit<'_>, owner: &Owner, fields: &Map<String, Value>) -> Object {
     let mut attrs = take(fields, attributes(Kind::Pool));
     complete(&mut attrs);
     complete_persistence(&mut attrs);
@@ -52,10 +52,10 @@ fn prepare(edit: &Edit<'_>, owner: &Owner, fields: &Map<String, Value>) -> Objec
 
 /// Builds a new pool that is created with its load balancer, followed by its monitor and its members.
 pub(super) fn prepare_whole(
-    edit: &Edit<'_>,
+    edit: &OctaviaEdit<'_>,
     owner: &Owner,
     fields: &Map<String, Value>,
-) -> Result<Vec<Object>, Fault> {
+) -> Result<Vec<Object>, OctaviaFault> {
     let protocol = text(fields, "protocol").unwrap_or_default();
     check_provider(owner, protocol, text(fields, "lb_algorithm"), true)?;
     let pool = prepare(edit, owner, fields);
@@ -82,7 +82,7 @@ pub(super) fn prepare_whole(
 }
 
 /// `POST /v2.0/lbaas/pools`.
-pub(super) fn create(edit: &mut Edit<'_>) -> Result<String, Fault> {
+pub(super) fn create(edit: &mut OctaviaEdit<'_>) -> Result<String, OctaviaFault> {
     let fields = edit.fields("pool_", "pool", types::pool(Use::Create, edit.minor()))?;
     let protocol = text(&fields, "protocol").unwrap_or_default();
     let listener_id = text(&fields, "listener_id");
@@ -91,12 +91,14 @@ pub(super) fn create(edit: &mut Edit<'_>) -> Result<String, Fault> {
         (None, Some(id)) => Some(edit.find(Kind::Listener, id).map_err(|fault| {
             // Octavia fails unexpectedly if the listener does not exist.
             match fault.status.as_u16() {
-                404 => Fault::server("'NoneType' object has no attribute 'load_balancer_id'"),
+                404 => OctaviaFault::server("'NoneType' object has no attribute 'load_balancer_id'"),
                 _ => fault,
             }
         })?),
         (None, None) => {
-            return Err(Fault::validation("Must provide at least one of: loadbalancer_id, listener_id"));
+            return Err(OctaviaFault::validation(
+                "Must provide at least one of: loadbalancer_id, listener_id",
+            ));
         }
     };
     let balancer = match &listener {
@@ -114,7 +116,7 @@ pub(super) fn create(edit: &mut Edit<'_>) -> Result<String, Fault> {
         (listener, _) => listener,
     };
     if listener.as_ref().is_some_and(|listener| !listener.text("default_pool_id").is_empty()) {
-        return Err(Fault::conflict("This listener already has a default pool"));
+        return Err(OctaviaFault::conflict("This listener already has a default pool"));
     }
     edit.check_mutable(&owner.id)?;
     check_provider(&owner, protocol, text(&fields, "lb_algorithm"), false)?;
@@ -130,7 +132,7 @@ pub(super) fn create(edit: &mut Edit<'_>) -> Result<String, Fault> {
 }
 
 /// `PUT /v2.0/lbaas/pools/{id}`.
-pub(super) fn update(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
+pub(super) fn update(edit: &mut OctaviaEdit<'_>, id: &str) -> Result<(), OctaviaFault> {
     let fields = edit.fields("pool_", "pool", types::pool(Use::Update, edit.minor()))?;
     let pool = edit.find(Kind::Pool, id)?;
     edit.check_mutable(&pool.balancer)?;
@@ -145,7 +147,7 @@ pub(super) fn update(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
 }
 
 /// `DELETE /v2.0/lbaas/pools/{id}`.
-pub(super) fn delete(edit: &mut Edit<'_>, id: &str) -> Result<(), Fault> {
+pub(super) fn delete(edit: &mut OctaviaEdit<'_>, id: &str) -> Result<(), OctaviaFault> {
     let pool = edit.find(Kind::Pool, id)?;
     edit.check_mutable(&pool.balancer)?;
     edit.lock_pool(&pool);

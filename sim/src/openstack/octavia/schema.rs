@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-use super::Fault;
+use super::OctaviaFault;
 pub(super) use crate::openstack::python::python;
 
 /// The type of an attribute's value.
@@ -92,35 +92,35 @@ pub(super) fn parse(
     root: &'static str,
     kind: Type,
     minor: u32,
-) -> Result<Value, Fault> {
+) -> Result<Value, OctaviaFault> {
     if body.is_empty() {
-        return Err(Fault::client(format!("Missing argument: \"{argument}\"")));
+        return Err(OctaviaFault::client(format!("Missing argument: \"{argument}\"")));
     }
-    let document: Value =
-        serde_json::from_slice(body).map_err(|_| Fault::client("Request is not in valid JSON format"))?;
+    let document: Value = serde_json::from_slice(body)
+        .map_err(|_| OctaviaFault::client("Request is not in valid JSON format"))?;
     let attrs = [attr(root, kind)];
     let fields = match object(&attrs, &document, minor) {
         Ok(fields) => fields,
         Err(Misfit::Unknown(path, names)) => {
             let path = format!("{argument}{path}");
             let s = if names.len() > 1 { "s" } else { "" };
-            return Err(Fault::client(format!(
+            return Err(OctaviaFault::client(format!(
                 "Unknown attribute{s} for argument {path}: {}",
                 names.join(", ")
             )));
         }
         Err(Misfit::Invalid(name, value, message)) => {
-            return Err(Fault::client(format!(
+            return Err(OctaviaFault::client(format!(
                 "Invalid input for field/attribute {name}. Value: '{value}'. {message}"
             )));
         }
         Err(Misfit::Nonsense(message)) => {
             let document = python(&document);
-            return Err(Fault::client(format!(
+            return Err(OctaviaFault::client(format!(
                 "Invalid input for field/attribute {argument}. Value: '{document}'. {message}"
             )));
         }
-        Err(Misfit::Stumble(message)) => return Err(Fault::server(message)),
+        Err(Misfit::Stumble(message)) => return Err(OctaviaFault::server(message)),
     };
     match fields.get(root) {
         Some(found) => Ok(found.clone()),
@@ -129,13 +129,13 @@ pub(super) fn parse(
 }
 
 /// Octavia's error if the document in the body is missing.
-pub(super) fn stumble(kind: &str, argument: &str) -> Fault {
+pub(super) fn stumble(kind: &str, argument: &str) -> OctaviaFault {
     let first = match argument {
         "listener_" | "pool_" => "loadbalancer_id",
         "health_monitor_" => "pool_id",
         _ => "project_id",
     };
-    Fault::server(format!("'{kind}' object has no attribute '{first}'"))
+    OctaviaFault::server(format!("'{kind}' object has no attribute '{first}'"))
 }
 
 fn object(attrs: &[Attr], value: &Value, minor: u32) -> Fit<Map<String, Value>> {
@@ -143,8 +143,8 @@ fn object(attrs: &[Attr], value: &Value, minor: u32) -> Fit<Map<String, Value>> 
         let kind = kind_name(value);
         return Err(Misfit::Stumble(format!("'{kind}' object has no attribute 'keys'")));
     };
-    let known = |name: &str| attrs.iter().any(|attr| attr.name == name && attr.since <= minor);
-    let unknown: Vec<String> = given.keys().filter(|name| !known(name)).cloned().collect();
+    let mut unknown: Vec<String> = given.keys().cloned().collect();
+    unknown.retain(|name| !attrs.iter().any(|attr| attr.name == name && attr.since <= minor));
     if !unknown.is_empty() {
         return Err(Misfit::Unknown(String::new(), unknown));
     }

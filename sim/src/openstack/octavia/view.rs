@@ -6,35 +6,97 @@ use serde_json::{Map, Value, json};
 use crate::openstack::region::{Balancing, Kind, Object};
 
 /// Attributes that are shown as they are stored, by kind.
-pub(super) fn attributes(kind: Kind) -> impl Iterator<Item = &'static str> {
-    let names = match kind {
-        Kind::LoadBalancer => {
-            "name description admin_state_up vip_address vip_port_id vip_subnet_id vip_network_id \
-             vip_sg_ids additional_vips provider flavor_id vip_qos_policy_id tags availability_zone \
-             vip_vnic_type"
-        }
-        Kind::Listener => {
-            "name description admin_state_up protocol protocol_port connection_limit \
-             default_tls_container_ref sni_container_refs default_pool_id insert_headers \
-             timeout_client_data timeout_member_connect timeout_member_data timeout_tcp_inspect tags \
-             client_ca_tls_container_ref client_authentication client_crl_container_ref allowed_cidrs \
-             tls_ciphers tls_versions alpn_protocols hsts_max_age hsts_include_subdomains hsts_preload"
-        }
-        Kind::Pool => {
-            "name description admin_state_up protocol lb_algorithm session_persistence tags \
-             tls_container_ref ca_tls_container_ref crl_container_ref tls_enabled tls_ciphers \
-             tls_versions alpn_protocols"
-        }
-        Kind::Member => {
-            "name admin_state_up address protocol_port weight backup subnet_id monitor_address \
-             monitor_port tags vnic_type"
-        }
-        Kind::Monitor => {
-            "name type delay timeout max_retries max_retries_down http_method url_path expected_codes \
-             admin_state_up tags http_version domain_name"
-        }
-    };
-    names.split_whitespace()
+pub(super) fn attributes(kind: Kind) -> &'static [&'static str] {
+    match kind {
+        Kind::LoadBalancer => &[
+            "name",
+            "description",
+            "admin_state_up",
+            "vip_address",
+            "vip_port_id",
+            "vip_subnet_id",
+            "vip_network_id",
+            "vip_sg_ids",
+            "additional_vips",
+            "provider",
+            "flavor_id",
+            "vip_qos_policy_id",
+            "tags",
+            "availability_zone",
+            "vip_vnic_type",
+        ],
+        Kind::Listener => &[
+            "name",
+            "description",
+            "admin_state_up",
+            "protocol",
+            "protocol_port",
+            "connection_limit",
+            "default_tls_container_ref",
+            "sni_container_refs",
+            "default_pool_id",
+            "insert_headers",
+            "timeout_client_data",
+            "timeout_member_connect",
+            "timeout_member_data",
+            "timeout_tcp_inspect",
+            "tags",
+            "client_ca_tls_container_ref",
+            "client_authentication",
+            "client_crl_container_ref",
+            "allowed_cidrs",
+            "tls_ciphers",
+            "tls_versions",
+            "alpn_protocols",
+            "hsts_max_age",
+            "hsts_include_subdomains",
+            "hsts_preload",
+        ],
+        Kind::Pool => &[
+            "name",
+            "description",
+            "admin_state_up",
+            "protocol",
+            "lb_algorithm",
+            "session_persistence",
+            "tags",
+            "tls_container_ref",
+            "ca_tls_container_ref",
+            "crl_container_ref",
+            "tls_enabled",
+            "tls_ciphers",
+            "tls_versions",
+            "alpn_protocols",
+        ],
+        Kind::Member => &[
+            "name",
+            "admin_state_up",
+            "address",
+            "protocol_port",
+            "weight",
+            "backup",
+            "subnet_id",
+            "monitor_address",
+            "monitor_port",
+            "tags",
+            "vnic_type",
+        ],
+        Kind::Monitor => &[
+            "name",
+            "type",
+            "delay",
+            "timeout",
+            "max_retries",
+            "max_retries_down",
+            "http_method",
+            "url_path",
+            "expected_codes",
+            "admin_state_up",
+            "tags",
+            "http_version",
+            "domain_name",
+        ],
+    }
 }
 
 /// The version of the API that introduced an attribute.
@@ -84,8 +146,10 @@ fn id_only<'a>(objects: impl Iterator<Item = &'a std::sync::Arc<Object>>) -> Val
 
 fn common(object: &Object, minor: u32) -> Map<String, Value> {
     let mut fields = Map::new();
-    for name in attributes(object.kind).filter(|name| since(object.kind, name) <= minor) {
-        fields.insert(name.to_owned(), object.get(name).clone());
+    for name in attributes(object.kind) {
+        if since(object.kind, name) <= minor {
+            fields.insert((*name).to_owned(), object.get(name).clone());
+        }
     }
     let mut put = |name: &str, value: Value| fields.insert(name.to_owned(), value);
     put("id", json!(object.id));

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::Fault;
-use super::edit::{Edit, Owner, list, text};
+use super::OctaviaFault;
+use super::edit::{OctaviaEdit, Owner, list, text};
 use crate::openstack::region::{FixedIp, NewPort, Port, Subnet};
 
 /// The owner of Octavia's own objects; a project that no client knows.
@@ -32,7 +32,7 @@ pub(super) struct Plugged {
 }
 
 /// Returns a port with the virtual address: the client's, or a new one.
-pub(super) fn plug(edit: &mut Edit<'_>, owner: &Owner, vip: &Vip) -> Result<Plugged, Fault> {
+pub(super) fn plug(edit: &mut OctaviaEdit<'_>, owner: &Owner, vip: &Vip) -> Result<Plugged, OctaviaFault> {
     let id = &owner.id;
     let own = vip.port_id.clone();
     let port_id = own.unwrap_or_else(|| edit.cloud.ids.uuid());
@@ -90,7 +90,7 @@ pub(super) fn plug(edit: &mut Edit<'_>, owner: &Owner, vip: &Vip) -> Result<Plug
 }
 
 /// Deletes the port and the security group of a load balancer whose creation failed.
-pub(super) fn unplug(edit: &mut Edit<'_>, vip: &Vip, plugged: &Plugged) {
+pub(super) fn unplug(edit: &mut OctaviaEdit<'_>, vip: &Vip, plugged: &Plugged) {
     let network = &mut edit.region.network;
     if vip.port_id.is_none() {
         // It was created a moment ago.
@@ -102,30 +102,30 @@ pub(super) fn unplug(edit: &mut Edit<'_>, vip: &Vip, plugged: &Plugged) {
 }
 
 /// The fault if no address can be allocated.
-fn cannot_plug(edit: &Edit<'_>, subnet: &str, address: Option<IpAddr>, vip: &Vip) -> Fault {
+fn cannot_plug(edit: &OctaviaEdit<'_>, subnet: &str, address: Option<IpAddr>, vip: &Vip) -> OctaviaFault {
     let Some(address) = address else {
         let network = &vip.network_id;
         let message = format!("No more IP addresses available on network {network}.");
-        return Fault::server(format!("Provider 'amphora' reports error: {message}"));
+        return OctaviaFault::server(format!("Provider 'amphora' reports error: {message}"));
     };
     if edit.region.network.is_taken(subnet, address) {
-        return Fault::conflict(format!(
+        return OctaviaFault::conflict(format!(
             "The VIP IP address is already in use: IP address {address} already allocated in subnet {subnet}"
         ));
     }
-    Fault::server(format!(
+    OctaviaFault::server(format!(
         "Provider 'amphora' reports error: IP address {address} is not a valid IP for the specified subnet."
     ))
 }
 
-fn subnet(edit: &Edit<'_>, id: &str) -> Result<Arc<Subnet>, Fault> {
+fn subnet(edit: &OctaviaEdit<'_>, id: &str) -> Result<Arc<Subnet>, OctaviaFault> {
     let subnet = edit.region.network.subnets.get(id).cloned();
     subnet
         .filter(|subnet| sees_network(edit, &subnet.network_id))
-        .ok_or_else(|| Fault::client(format!("Subnet {id} not found.")))
+        .ok_or_else(|| OctaviaFault::client(format!("Subnet {id} not found.")))
 }
 
-fn sees_network(edit: &Edit<'_>, id: &str) -> bool {
+fn sees_network(edit: &OctaviaEdit<'_>, id: &str) -> bool {
     let network = edit.region.network.networks.get(id);
     network.is_some_and(|network| {
         edit.caller.admin
@@ -136,21 +136,23 @@ fn sees_network(edit: &Edit<'_>, id: &str) -> bool {
 }
 
 /// The requested location of the virtual addresses.
-pub(super) fn requested(edit: &Edit<'_>, fields: &Map<String, Value>) -> Result<Vip, Fault> {
+pub(super) fn requested(edit: &OctaviaEdit<'_>, fields: &Map<String, Value>) -> Result<Vip, OctaviaFault> {
     let mut vip = first(edit, fields)?;
     let mut subnets = vec![vip.subnet_id.clone()];
     for additional in list(fields, "additional_vips").iter().filter_map(Value::as_object) {
         let id = text(additional, "subnet_id").unwrap_or_default();
         if subnets.iter().any(|known| known == id) {
-            return Err(Fault::validation(
+            return Err(OctaviaFault::validation(
                 "Duplicate VIP subnet(s) specified. Only one IP can be bound per subnet.",
             ));
         }
         if subnet(edit, id)?.network_id != vip.network_id {
-            return Err(Fault::validation("All VIP subnets must belong to the same network."));
+            return Err(OctaviaFault::validation("All VIP subnets must belong to the same network."));
         }
         if vip.port_id.is_some() {
-            return Err(Fault::validation("This simulator has no additional VIPs on a client's port."));
+            return Err(OctaviaFault::validation(
+                "This simulator has no additional VIPs on a client's port.",
+            ));
         }
         subnets.push(id.to_owned());
         let address = text(additional, "ip_address").and_then(|text| text.parse().ok());
@@ -160,7 +162,7 @@ pub(super) fn requested(edit: &Edit<'_>, fields: &Map<String, Value>) -> Result<
 }
 
 /// The requested location of the first virtual address: a port, a network, or a subnet.
-fn first(edit: &Edit<'_>, fields: &Map<String, Value>) -> Result<Vip, Fault> {
+fn first(edit: &OctaviaEdit<'_>, fields: &Map<String, Value>) -> Result<Vip, OctaviaFault> {
     let (port, network, requested) =
         (text(fields, "vip_port_id"), text(fields, "vip_network_id"), text(fields, "vip_subnet_id"));
     let address: Option<IpAddr> = text(fields, "vip_address").and_then(|text| text.parse().ok());
@@ -169,14 +171,14 @@ fn first(edit: &Edit<'_>, fields: &Map<String, Value>) -> Result<Vip, Fault> {
             Some(port) if edit.caller.admin || port.project_id == edit.caller.project_id => {
                 vip_of_port(edit, port, requested, address)
             }
-            _ => Err(Fault::client(format!("Port {id} not found."))),
+            _ => Err(OctaviaFault::client(format!("Port {id} not found."))),
         };
     }
     if let Some(network) = network {
         return vip_of_network(edit, network, requested, address);
     }
     let Some(requested) = requested else {
-        return Err(Fault::validation(
+        return Err(OctaviaFault::validation(
             "VIP must contain one of: vip_port_id, vip_network_id, vip_subnet_id.",
         ));
     };
@@ -190,13 +192,13 @@ fn first(edit: &Edit<'_>, fields: &Map<String, Value>) -> Result<Vip, Fault> {
 }
 
 fn vip_of_port(
-    edit: &Edit<'_>,
+    edit: &OctaviaEdit<'_>,
     port: &Port,
     requested: Option<&str>,
     address: Option<IpAddr>,
-) -> Result<Vip, Fault> {
+) -> Result<Vip, OctaviaFault> {
     if !port.device_id.is_empty() {
-        return Err(Fault::validation(format!(
+        return Err(OctaviaFault::validation(format!(
             "Port {} is already used by device {} ",
             port.id, port.device_id
         )));
@@ -218,7 +220,7 @@ fn vip_of_port(
             ),
         },
     };
-    let fixed = fixed.map_err(Fault::validation)?;
+    let fixed = fixed.map_err(OctaviaFault::validation)?;
     Ok(Vip {
         network_id: port.network_id.clone(),
         subnet_id: fixed.subnet_id.clone(),
@@ -229,41 +231,37 @@ fn vip_of_port(
 }
 
 fn vip_of_network(
-    edit: &Edit<'_>,
+    edit: &OctaviaEdit<'_>,
     id: &str,
     requested: Option<&str>,
     address: Option<IpAddr>,
-) -> Result<Vip, Fault> {
-    let network = edit
-        .region
-        .network
-        .networks
-        .get(id)
-        .filter(|_| sees_network(edit, id))
-        .ok_or_else(|| Fault::client(format!("Network {id} not found.")))?;
+) -> Result<Vip, OctaviaFault> {
+    let network = match edit.region.network.networks.get(id) {
+        Some(network) if sees_network(edit, id) => network,
+        _ => return Err(OctaviaFault::client(format!("Network {id} not found."))),
+    };
     let cidr = |subnet: &str| edit.region.network.subnets.get(subnet).map(|subnet| subnet.cidr);
     let subnet_id = match (requested, address) {
         (Some(requested), _) => network
             .subnets
             .iter()
             .find(|known| *known == requested)
-            .ok_or_else(|| Fault::client(format!("Subnet {requested} not found.")))?,
+            .ok_or_else(|| OctaviaFault::client(format!("Subnet {requested} not found.")))?,
         (None, Some(address)) => network
             .subnets
             .iter()
             .find(|subnet| cidr(subnet).is_some_and(|cidr| cidr.contains(&address)))
             .ok_or_else(|| {
-                Fault::validation("Supplied network does not contain a subnet for VIP address specified.")
+                OctaviaFault::validation(
+                    "Supplied network does not contain a subnet for VIP address specified.",
+                )
             })?,
-        (None, None) => {
-            let is_v4 = |subnet: &&String| cidr(subnet).is_some_and(|cidr| cidr.addr().is_ipv4());
-            network
-                .subnets
-                .iter()
-                .find(is_v4)
-                .or_else(|| network.subnets.first())
-                .ok_or_else(|| Fault::validation("Supplied network does not contain a subnet."))?
-        }
+        (None, None) => network
+            .subnets
+            .iter()
+            .find(|subnet| cidr(subnet).is_some_and(|cidr| cidr.addr().is_ipv4()))
+            .or_else(|| network.subnets.first())
+            .ok_or_else(|| OctaviaFault::validation("Supplied network does not contain a subnet."))?,
     };
     Ok(Vip {
         network_id: id.to_owned(),

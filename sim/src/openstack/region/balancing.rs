@@ -97,8 +97,12 @@ fn innermost(pending: &[Arc<Object>]) -> Vec<Kind> {
         &[Kind::Listener],
         &[Kind::LoadBalancer],
     ];
-    let exists = |kinds: &&&[Kind]| pending.iter().any(|object| kinds.contains(&object.kind));
-    levels.iter().find(exists).map(|kinds| kinds.to_vec()).unwrap_or_default()
+    for kinds in levels {
+        if pending.iter().any(|object| kinds.contains(&object.kind)) {
+            return kinds.to_vec();
+        }
+    }
+    Vec::new()
 }
 
 /// The load balancing of a region.

@@ -258,6 +258,19 @@ fn a_thousand_nodes_share_their_passes_and_wait_longer() {
 }
 
 #[test]
+fn nodes_that_turn_not_ready_soon_after_each_other_are_asked_about_together() {
+    let mut play = Play::new();
+    for i in 0..100 {
+        play.now = play.start + Duration::from_millis(5 * i);
+        play.observe(&node(&format!("n{i}"), "Unknown"));
+    }
+    play.now = play.start;
+    let passes: Vec<_> = (0..4).map(|_| play.pass(Answer::On)).collect();
+    assert!(passes.iter().all(|(_, asked, _)| asked.len() == 100), "{passes:?}");
+    assert_eq!(passes.iter().map(|(at, ..)| *at).collect::<Vec<_>>(), [0.7, 5.7, 15.7, 35.7]);
+}
+
+#[test]
 fn those_whose_wait_is_half_over_join() {
     let mut play = Play::new();
     play.observe(&node("old", "False"));

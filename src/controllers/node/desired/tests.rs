@@ -87,7 +87,7 @@ fn a_provider_id_that_is_set_is_kept() {
     assert!(initialization(&shown, &unnamed).is_ok());
     assert!(matches!(
         initialization(&node(&[], &[]), &unnamed),
-        Err(Problem {
+        Err(NodeProblem {
             reason: "NoProviderID",
             ..
         })
@@ -100,7 +100,7 @@ fn waits_for_addresses_and_for_the_provided_ip() {
     bare.addresses.clear();
     assert!(matches!(
         initialization(&node(&[], &[]), &bare),
-        Err(Problem {
+        Err(NodeProblem {
             reason: NO_ADDRESSES,
             ..
         })

@@ -19,14 +19,14 @@ use k8s_openapi::jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::{
-    Cause, ControllerState, DiscoveryTask, Job, Name, Next, ObjectWrite, Output, PartEntry, PartStatus,
+    Cause, ControllerState, DiscoveryTask, Job, Name, NextRun, ObjectWrite, Output, PartEntry, PartStatus,
     PartTask,
-    entry::{Served, ServiceEntry, Written},
+    entry::{Served, ServiceEntry, WrittenObject},
     name,
 };
 use crate::{
     controllers::service::events::{Failure, normal},
-    server::status::Plan,
+    server::status::LastPlan,
 };
 
 /// Waits between tries of a discovery. Short, since everything waits for it, and it is one listing.
@@ -92,9 +92,11 @@ impl ControllerState {
     fn discovered(&mut self, discovery: Discovery, snapshot: &ClusterSnapshot, at: Instant) -> Vec<Output> {
         let mut due: BTreeMap<PartKey, Job> = BTreeMap::new();
         let mut outputs = Vec::new();
-        let concerned = self.concerned(&discovery.services);
-        let views = |index: &usize| snapshot.services.get(*index).zip(discovery.services.get(*index));
-        let concerned: Vec<_> = concerned.iter().filter_map(views).collect();
+        let concerned: Vec<_> = self
+            .concerned(&discovery.services)
+            .into_iter()
+            .filter_map(|index| snapshot.services.get(index).zip(discovery.services.get(index)))
+            .collect();
         for &(view, parts) in &concerned {
             if let Some(entry) = self.entry(&parts.service) {
                 let before: Vec<_> = entry.parts().cloned().collect();
@@ -146,12 +148,12 @@ impl ControllerState {
                 concerned.insert(index);
             }
         }
-        let waits = |entry: &&ServiceEntry| {
-            entry.dirty.is_some() || entry.requeued.is_some() || !(entry.is_ours() || entry.former.is_known)
-        };
-        for entry in self.services.values().filter(waits) {
-            let found = services.binary_search_by(|parts| parts.service.cmp(&entry.view.id));
-            concerned.extend(found.ok());
+        for entry in self.services.values() {
+            let is_settled = entry.is_ours() || entry.former.is_known;
+            if entry.dirty.is_some() || entry.requeued.is_some() || !is_settled {
+                let found = services.binary_search_by(|parts| parts.service.cmp(&entry.view.id));
+                concerned.extend(found.ok());
+            }
         }
         concerned
     }
@@ -182,8 +184,7 @@ impl ControllerState {
 
     /// Forgets a part without work and without members.
     fn forget_if_idle(&mut self, part: &PartKey) {
-        let is_idle = |part: &PartEntry| part.job.is_none() && !part.running;
-        if !self.members.contains_key(part) && self.parts.get(part).is_some_and(is_idle) {
+        if !self.members.contains_key(part) && self.parts.get(part).is_some_and(PartEntry::is_idle) {
             self.parts.remove(part);
         }
     }
@@ -197,30 +198,30 @@ impl ControllerState {
     ) -> Vec<ServiceEvent> {
         if let Some(part) = self.parts.get_mut(part) {
             let sentences = steps.iter().take(STEPS).map(|step| step.sentence.clone());
-            part.plan = Some(Plan {
+            part.plan = Some(LastPlan {
                 at: Timestamp::now(),
                 steps: sentences.collect(),
                 count: steps.len(),
             });
         }
-        let is_named = |id: &ServiceId| steps.iter().any(|step| step.service.as_ref() == Some(id));
         let for_all = steps.iter().any(|step| step.service.is_none());
         let members: Vec<AnnouncedMember> = self
             .members_of(part)
             .map(|(name, entry)| AnnouncedMember {
                 name: Name::clone(name),
-                is_named: is_named(&entry.view.id),
+                is_named: steps.iter().any(|step| step.service.as_ref() == Some(&entry.view.id)),
                 // A Service that was served before is not the reason for a step for all.
                 is_waiting: !entry.is_served() && (!entry.inherited || entry.served.is_some()),
             })
             .collect();
         let is_alone = members.len() == 1;
         let none_waits = !members.iter().any(|member| member.is_named || member.is_waiting);
-        let is_concerned = |member: &AnnouncedMember| {
-            member.is_named || (for_all && (member.is_waiting || (is_alone && none_waits)))
-        };
         let mut events = Vec::new();
-        for member in members.into_iter().filter(is_concerned) {
+        for member in members {
+            let is_for_it = for_all && (member.is_waiting || (is_alone && none_waits));
+            if !member.is_named && !is_for_it {
+                continue;
+            }
             let Some(entry) = self.services.get_mut(&member.name) else {
                 continue;
             };
@@ -244,7 +245,7 @@ impl ControllerState {
         task: &PartTask,
         report: &PartReport,
         at: Instant,
-    ) -> (Vec<Output>, Next) {
+    ) -> (Vec<Output>, NextRun) {
         let part = report.renamed.as_ref().unwrap_or(&report.part);
         let is_renamed = part != &report.part;
         if is_renamed {
@@ -255,14 +256,14 @@ impl ControllerState {
             outputs.extend(self.member_ended(part, task, report, member, at));
         }
         let (status, failure) = PartStatus::of(report);
-        let backoff = |least| Next::Backoff { least };
+        let backoff = |least| NextRun::Backoff { least };
         let next = match (&report.state, &failure) {
-            (PartState::Parked { until, .. }, _) => Next::Until(*until),
-            (_, None) => Next::Done,
-            _ if task.keeps_retry && status == PartStatus::Refused => Next::LastRetry,
+            (PartState::Parked { until, .. }, _) => NextRun::Until(*until),
+            (_, None) => NextRun::Done,
+            _ if task.keeps_retry && status == PartStatus::Refused => NextRun::LastRetry,
             (_, Some(Failure::Blocked(_))) => backoff(Duration::ZERO),
             (_, Some(Failure::Error(error))) => match error.retry() {
-                Retry::Fixed(wait) => Next::Until(later(at, wait)),
+                Retry::Fixed(wait) => NextRun::Until(later(at, wait)),
                 retry => backoff(retry.wait(Duration::ZERO)),
             },
         };
@@ -284,7 +285,7 @@ impl ControllerState {
         if matches!(report.state, PartState::Done) {
             entry.follows = Some(task.nodes);
         }
-        if next != Next::Done {
+        if next != NextRun::Done {
             task.job.add_to(&mut entry.job);
         }
         for other in &report.next {
@@ -297,8 +298,8 @@ impl ControllerState {
             outputs.push(Output::NodesFollowed(at.saturating_duration_since(began)));
         }
         outputs.extend(self.after_pass(part, task, report, at));
-        let has_job = || self.parts.get(part).is_some_and(|part| part.job.is_some());
-        if is_renamed && next == Next::Done && has_job() {
+        let has_job = self.parts.get(part).is_some_and(|part| part.job.is_some());
+        if is_renamed && next == NextRun::Done && has_job {
             // Jobs that came meanwhile were queued under the old name.
             outputs.push(Output::Run(part.clone(), task.job.priority));
         }
@@ -351,6 +352,10 @@ impl ControllerState {
         if member.early != Effects::default() {
             // Even if it has changed since then: with another name it must not get another load balancer.
             entry.early = member.early.clone();
+            let passed = task.snapshot.service(id);
+            if !passed.is_some_and(|passed| passed.asks_the_same(&entry.view)) {
+                entry.early.conditions.clear();
+            }
             outputs.push(Output::Object(name(id)));
         }
         let finished = entry.finished_view(task, member);
@@ -380,12 +385,11 @@ impl ControllerState {
         let entry = self.services.get_mut(name)?;
         // A repair does not change the view: the Service counts as served while its parts are at work. If two parts end together,
         // the report that finds everything served may come first.
-        let is_busy = |part: &PartEntry| {
+        let others = entry.parts().filter(|other| *other != part);
+        let waits = others.filter_map(|other| self.parts.get(other)).any(|part| {
             let is_due = !is_finished && part.job.is_some();
             part.running || is_due || part.waits_for_quota || part.status == PartStatus::Parked
-        };
-        let others = entry.parts().filter(|other| *other != part);
-        let waits = others.filter_map(|other| self.parts.get(other)).any(is_busy);
+        });
         let is_done = matches!(report.state, PartState::Done);
         let is_ensured = is_done && !waits && entry.reported.failure_kind().is_none();
         if is_ensured && entry.view.wants_load_balancer() && std::mem::take(&mut entry.reported.work) {
@@ -403,10 +407,14 @@ impl ControllerState {
         report: &PartReport,
         at: Instant,
     ) -> Vec<Output> {
-        let waits = |(_, entry): &(&Name, &ServiceEntry)| !entry.is_served() || entry.reported.work;
-        let waiting = self.members_of(part).filter(waits);
-        let waiting: Vec<_> = waiting.map(|(name, _)| Name::clone(name)).collect();
+        let waiting: Vec<_> = self
+            .members_of(part)
+            .filter(|(_, entry)| !entry.is_served() || entry.reported.work)
+            .map(|(name, _)| Name::clone(name))
+            .collect();
         let reported: HashSet<_> = report.members.iter().map(|member| &member.service).collect();
+        // Another client deleted an object while its part was renamed, so that the part has its former name again.
+        let names_unknown_part = report.next.iter().any(|next| !self.members.contains_key(next));
         let mut outputs = Vec::new();
         for name in &waiting {
             let Some(entry) = self.services.get(name) else {
@@ -415,7 +423,7 @@ impl ControllerState {
             let is_reported = reported.contains(&entry.view.id);
             if !is_reported && entry.is_served() {
                 outputs.extend(self.ensured_event(name, part, report, false));
-            } else if !is_reported && matches!(report.state, PartState::Done) {
+            } else if names_unknown_part || (!is_reported && matches!(report.state, PartState::Done)) {
                 self.find_moved(name, task);
             }
         }
@@ -423,8 +431,8 @@ impl ControllerState {
         outputs
     }
 
-    /// A pass did not find a Service that was a member of its part by the last discovery: the load balancer was deleted, by
-    /// another client or before the Service asked for it again. It has other parts now.
+    /// A pass did not find a Service that was a member of its part by the last discovery, or named a part that no Service is known
+    /// to have: the load balancer was deleted, by another client or before the Service asked for it again. It has other parts now.
     fn find_moved(&mut self, name: &Name, task: &PartTask) {
         let Some(entry) = self.services.get_mut(name) else {
             return;
@@ -462,12 +470,11 @@ impl ControllerState {
     }
 
     fn is_lost(&self, entry: &ServiceEntry) -> bool {
-        let is_idle = |part: &PartEntry| part.job.is_none() && !part.running;
         entry.is_ours()
             && entry.included
             && entry.dirty.is_none()
             && !entry.is_served()
-            && entry.parts().all(|part| self.parts.get(part).is_none_or(is_idle))
+            && entry.parts().all(|part| self.parts.get(part).is_none_or(PartEntry::is_idle))
     }
 
     /// The part has another name after a create.
@@ -519,7 +526,7 @@ impl ControllerState {
         if let Some(entry) = entry {
             entry.reported.not_written = None;
             entry.reported.work &= !removed;
-            entry.written = Some(Written {
+            entry.written = Some(WrittenObject {
                 version: object.meta.resource_version.clone(),
                 change: write.change,
                 at,
@@ -567,7 +574,10 @@ impl ServiceEntry {
                     outputs.push(Output::Event(ServiceEvent::warning(id, "UnAvailableLoadBalancer", text)));
                 }
                 let is_updated = member.touched && self.is_served() && task.job.cause == Cause::Nodes;
-                if is_updated && is_first && !self.reported.work && self.reported.blocked().is_none() {
+                // Several parts may follow the same nodes.
+                let is_published = std::ptr::eq(self.updated_for.as_ptr(), Arc::as_ptr(&task.snapshot));
+                if is_updated && !is_published && !self.reported.work && self.reported.blocked().is_none() {
+                    self.updated_for = Arc::downgrade(&task.snapshot);
                     let text = "Updated load balancer with new hosts";
                     outputs.push(Output::Event(normal(id, "UpdatedLoadBalancer", text)));
                 }

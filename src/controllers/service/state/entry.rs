@@ -2,11 +2,12 @@
 
 use std::{
     collections::{BTreeMap, HashSet},
-    sync::Arc,
+    sync::{Arc, Weak},
 };
 
 use ccm_core::load_balancer::{
-    Claim, Effects, FormerLoadBalancer, NodeSet, PartKey, ProviderFinalizers, ServiceParts, ServiceView,
+    Claim, ClusterSnapshot, Effects, FormerLoadBalancer, NodeSet, PartKey, ProviderFinalizers, ServiceParts,
+    ServiceView,
 };
 use tokio::time::Instant;
 
@@ -47,8 +48,10 @@ pub(super) struct ServiceEntry {
     pub(super) inherited: bool,
     /// The events that were last reported about it.
     pub(super) reported: Reported,
+    /// The snapshot whose nodes its load balancer had when this was last published.
+    pub(super) updated_for: Weak<ClusterSnapshot>,
     /// The last write of the object.
-    pub(super) written: Option<Written>,
+    pub(super) written: Option<WrittenObject>,
     /// If it is not served and no work runs for it, or if a difference is blocked: when it is compared again.
     pub(super) again: Option<Instant>,
     /// How many times in a row that was so.
@@ -68,7 +71,7 @@ pub(super) struct Served {
 
 /// A patch of a Service object.
 #[derive(Debug)]
-pub(super) struct Written {
+pub(super) struct WrittenObject {
     /// The version of the object in the store.
     pub(super) version: Option<String>,
     pub(super) change: ServiceAction,
@@ -97,6 +100,7 @@ impl ServiceEntry {
             early: Effects::default(),
             inherited,
             reported: Reported::default(),
+            updated_for: Weak::new(),
             written: None,
             again: None,
             lost: 0,

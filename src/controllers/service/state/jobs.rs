@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ccm_core::{
     Error, ErrorKind, Freshness, Priority,
-    load_balancer::{MemberReport, MemberState, PartReport, PartState, ReadOptions},
+    load_balancer::{MemberState, PartReport, PartState, ReadOptions},
 };
 use tokio::time::Instant;
 
@@ -106,7 +106,7 @@ impl Moment {
 
 /// When the part is to be run again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::controllers::service) enum Next {
+pub(in crate::controllers::service) enum NextRun {
     /// After a change.
     Done,
     /// At this time, without a failure or because the provider gave the time.
@@ -179,12 +179,9 @@ impl PartStatus {
             PartState::Parked { .. } => (Self::Parked, None),
             PartState::Blocked(why) => (Self::Blocked, Some(Failure::Blocked(why))),
             PartState::Failed(error) => {
-                let is_served = |member: &MemberReport| matches!(member.state, MemberState::Served);
-                let status = if report.members.iter().any(is_served) {
-                    Self::Degraded
-                } else {
-                    Self::Failed
-                };
+                let serves_one =
+                    report.members.iter().any(|member| matches!(member.state, MemberState::Served));
+                let status = if serves_one { Self::Degraded } else { Self::Failed };
                 (status, Some(Failure::Error(error)))
             }
         }

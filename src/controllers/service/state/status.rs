@@ -1,7 +1,6 @@
 //! The state on the status page and in metrics.
 
-use ccm_core::load_balancer::{OrphanPart, PartKey};
-use tokio::time::Instant;
+use ccm_core::load_balancer::PartKey;
 
 use super::{ControllerState, Name, PartStatus, ServiceEntry};
 use crate::{
@@ -66,12 +65,12 @@ impl ControllerState {
 
     /// The orphans.
     pub(in crate::controllers::service) fn orphan_rows(&self) -> Vec<OrphanRow> {
-        let row = |(orphan, since): (&OrphanPart, Instant)| OrphanRow {
+        let rows = self.orphans.all().map(|(orphan, since)| OrphanRow {
             name: orphan.what.clone(),
             seen_for_seconds: since.elapsed().as_secs(),
             deletable: orphan.deletable,
             consequence: orphans::consequence(orphan, self.orphans.deletes()),
-        };
-        self.orphans.all().map(row).collect()
+        });
+        rows.collect()
     }
 }

@@ -250,7 +250,7 @@ impl<K: Kind> Diff<'_, K> {
     }
 
     fn update(&mut self, desired: &Object<K>, observed: &Object<K>, is_new: bool) {
-        let mut updates: BTreeMap<&'static str, (Attributes, Vec<String>)> = BTreeMap::new();
+        let mut updates: BTreeMap<K::Update, (Attributes, Vec<String>)> = BTreeMap::new();
         for (attribute, have, want) in desired.differences(observed) {
             let (name, have, shown) = (spaced(attribute.name), text(&have), text(&want));
             match attribute.policy {

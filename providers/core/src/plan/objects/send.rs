@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 
-use super::{Action, Attributes, ChangeReply, Kind, Object, ObjectChange, Objects, Set};
+use super::{Action, Attributes, ChangeReply, Kind, Object, ObjectChange, Objects, Set, UpdateCall as _};
 use crate::{Error, ErrorKind, RequestOutcome, Result, Retry, plan::WriteConflict};
 
 /// The calls of a provider for its objects. Ids are in the observed objects.
@@ -16,15 +16,15 @@ pub trait ObjectCalls<K: Kind>: Sync {
         observed: &Objects<K>,
     ) -> Result<ChangeReply<K>>;
 
-    /// Gives attributes of an object other values, by the call with this label.
+    /// Gives attributes of an object other values.
     async fn update(
         &self,
         object: &Object<K>,
-        call: &'static str,
+        call: K::Update,
         _attributes: &Attributes,
         _observed: &Objects<K>,
     ) -> Result<ChangeReply<K>> {
-        Err(unsupported(object, call))
+        Err(unsupported(object, call.label()))
     }
 
     /// Deletes an object. Succeeds if the object does not exist.
@@ -87,7 +87,7 @@ pub async fn send<K: Kind>(
     let object = observed.get(change.kind, &change.key);
     let object = object.filter(|object| !object.id.is_empty()).ok_or_else(stale)?;
     match &change.action {
-        Action::Update(call, attributes) => calls.update(object, call, attributes, observed).await,
+        Action::Update(call, attributes) => calls.update(object, *call, attributes, observed).await,
         Action::Delete(cascade) => calls.delete(object, *cascade).await.map(|()| ChangeReply::default()),
         Action::Add(set, entries) => bisect(calls, object, set, entries, true).await,
         Action::Remove(set, entries) => {

@@ -29,7 +29,7 @@ use std::{
 use parking_lot::Mutex;
 use proptest::{
     strategy::{Strategy, ValueTree},
-    test_runner::{Config, RngAlgorithm, TestRng, TestRunner},
+    test_runner::Config,
 };
 use tokio::{
     sync::Notify,
@@ -41,10 +41,14 @@ use super::{
     Broken, CloudBehavior, Fault, LawEngine, Lawful, MemoryCloud, behavior,
     cloud::Pace,
     drive::{engine, request},
+    seeded_runner,
 };
-use crate::load_balancer::{
-    ClusterSnapshot, Discovery, LoadBalancers, MemberReport, MemberState, PartKey, PartReport, PartState,
-    ServiceId, ServiceView,
+use crate::{
+    load_balancer::{
+        ClusterSnapshot, Discovery, LoadBalancers, MemberReport, MemberState, PartKey, PartReport, PartState,
+        ServiceId, ServiceView, StepDescription,
+    },
+    testkit::seeds::every_seed,
 };
 
 /// How many workers run parts.
@@ -116,12 +120,7 @@ struct History<L: Lawful> {
 
 impl<L: Lawful> History<L> {
     fn new(model: &L, seed: u64) -> Result<Self, Broken> {
-        let mut bytes = [0; 32];
-        for (byte, seed) in bytes.iter_mut().zip(seed.to_le_bytes()) {
-            *byte = seed;
-        }
-        let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
-        let mut runner = TestRunner::new_with_rng(Config::default(), rng);
+        let mut runner = seeded_runner(seed, Config::default());
         let snapshots = proptest::collection::vec(model.clusters().snapshots(), SNAPSHOTS);
         let generated = (snapshots, behavior()).new_tree(&mut runner);
         let (snapshots, behavior) =
@@ -186,7 +185,8 @@ struct WorkersState {
     due: BTreeMap<PartKey, Instant>,
     /// Failures in a row.
     failures: BTreeMap<PartKey, u32>,
-    running: usize,
+    /// Parts with a pass in progress. As in the controller's queue, such a part that is due again waits for the end of the pass.
+    running: Vec<PartKey>,
     /// The views of Services that were finished.
     served: BTreeMap<ServiceId, Arc<ServiceView>>,
     passes: usize,
@@ -323,7 +323,7 @@ impl WorkersState {
     }
 
     fn is_idle(&self) -> bool {
-        self.due.is_empty() && self.running == 0 && !self.discovery_due && !self.discovering
+        self.due.is_empty() && self.running.is_empty() && !self.discovery_due && !self.discovering
     }
 
     /// Whether nothing is due any more. If a Service is not served then, its parts are discovered again, as the service
@@ -392,12 +392,15 @@ impl<L: Lawful> Process<L> {
             let now = Instant::now();
             let (taken, next) = {
                 let mut state = self.state.lock();
-                let ready = state.due.iter().filter(|(_, at)| **at <= now);
-                let ready: Vec<_> = ready.map(|(part, _)| part.clone()).collect();
-                let next = state.due.values().min().copied();
-                let taken = ready.get(dice.below(ready.len())).cloned().map(|part| {
+                let is_free =
+                    |part: &PartKey| self.breakage == Some(Breakage::Lock) || !state.running.contains(part);
+                let free: Vec<_> = state.due.iter().filter(|(part, _)| is_free(part)).collect();
+                let next = free.iter().map(|(_, at)| **at).min();
+                let ready: Vec<_> = free.iter().filter(|(_, at)| **at <= now).collect();
+                let chosen = ready.get(dice.below(ready.len())).map(|(part, _)| PartKey::clone(part));
+                let taken = chosen.map(|part| {
                     state.due.remove(&part);
-                    state.running += 1;
+                    state.running.push(part.clone());
                     state.passes += 1;
                     (part, Arc::clone(&state.snapshot))
                 });
@@ -418,7 +421,10 @@ impl<L: Lawful> Process<L> {
             let report = engine.run(&part, &request(&snapshot)).await;
             {
                 let mut state = self.state.lock();
-                state.running -= 1;
+                // With a broken lock, it may be there twice.
+                if let Some(at) = state.running.iter().position(|running| *running == part) {
+                    state.running.swap_remove(at);
+                }
                 state.ended(&snapshot, &report, self.breakage);
                 let steps = report.steps.iter().map(|step| step.description.sentence.as_str());
                 let steps = steps.collect::<Vec<_>>().join("; ");
@@ -592,7 +598,8 @@ async fn check_end<L: Lawful>(
             let gave_up = process.state.lock().failures.contains_key(part);
             if let Some(step) = report.steps.first().filter(|_| !gave_up) {
                 let log = process.state.lock().log.join("\n  ");
-                let how = format!("`{}` is still due\n  {log}", step.description.sentence);
+                let StepDescription { sentence, reason, .. } = &step.description;
+                let how = format!("`{sentence}` of {part} is still due: {reason}\n  {log}");
                 return Err(broken("concurrent: complete", how));
             }
             again |= !report.next.is_empty();
@@ -619,20 +626,10 @@ async fn check_end<L: Lawful>(
     Ok(())
 }
 
-/// Plays the histories of the first `count` seeds, or as many as the variable `CCM_TEST_HISTORIES` requests. `CCM_TEST_HISTORY`
-/// is the seed of one history that is played alone.
+/// Plays the histories of the first `count` seeds, or as the variables of [`every_seed`] request.
 ///
 /// # Panics
-/// If a law is broken; the message contains the seed and what the workers did.
+/// If a law is broken; the message contains what the workers did in the first such history, and the seeds of all.
 pub fn histories<L: Lawful>(model: &L, count: u64) {
-    let requested = |variable| std::env::var(variable).ok().and_then(|value| value.parse::<u64>().ok());
-    let seeds = match requested("CCM_TEST_HISTORY") {
-        Some(seed) => seed..seed + 1,
-        None => 0..requested("CCM_TEST_HISTORIES").unwrap_or(count),
-    };
-    for seed in seeds {
-        if let Err(broken) = play(model, seed, None) {
-            panic!("{broken}");
-        }
-    }
+    every_seed(count, |seed| play(model, seed, None).map_err(|broken| broken.to_string()));
 }

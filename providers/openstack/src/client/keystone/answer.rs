@@ -19,13 +19,13 @@ pub(super) const SUBJECT_TOKEN: HeaderName = HeaderName::from_static("x-subject-
 pub(super) struct Parsed {
     pub(super) header: HeaderValue,
     pub(super) catalog: Catalog,
-    pub(super) holder: User,
+    pub(super) holder: TokenUser,
     expires_at: Timestamp,
 }
 
 /// The user, project or domain of a token.
 #[derive(Clone, Debug, Default, Deserialize)]
-pub(super) struct User {
+pub(super) struct TokenUser {
     #[serde(default)]
     project: Option<Named>,
     #[serde(default)]
@@ -42,7 +42,7 @@ struct Named {
     name: String,
 }
 
-impl User {
+impl TokenUser {
     /// The ID of the project, if the token has one.
     pub(super) fn project_id(&self) -> Option<String> {
         let project = self.project.as_ref()?;
@@ -60,7 +60,7 @@ impl User {
 }
 
 /// Shows the scope of the token. The credentials describe the user better.
-impl fmt::Display for User {
+impl fmt::Display for TokenUser {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.project, &self.domain) {
             (Some(project), _) => write!(f, "project {:?} ({})", project.name, one_line(&project.id)),
@@ -79,7 +79,7 @@ struct Body {
 struct Wire {
     expires_at: Timestamp,
     #[serde(flatten)]
-    holder: User,
+    holder: TokenUser,
     // A token without a scope has no catalog.
     #[serde(default)]
     catalog: Catalog,
@@ -131,20 +131,28 @@ struct Versions {
 
 #[derive(Deserialize)]
 struct Values {
-    values: Vec<Version>,
+    values: Vec<ApiVersion>,
 }
 
 #[derive(Deserialize)]
-struct Version {
+struct ApiVersion {
     id: String,
     #[serde(default)]
     status: String,
     #[serde(default)]
-    links: Vec<Link>,
+    links: Vec<VersionLink>,
+}
+
+impl ApiVersion {
+    /// Whether it is a stable version 3.
+    fn is_usable(&self) -> bool {
+        let status = self.status.to_ascii_lowercase();
+        self.id.starts_with("v3") && matches!(status.as_str(), "current" | "stable" | "supported")
+    }
 }
 
 #[derive(Deserialize)]
-struct Link {
+struct VersionLink {
     #[serde(default)]
     rel: String,
     #[serde(default)]
@@ -155,11 +163,7 @@ struct Link {
 pub(super) fn choose_version(auth_url: &Url, body: &[u8]) -> Result<Url, String> {
     let Versions { versions } = serde_json::from_slice(body)
         .map_err(|error| format!("the answer is not a list of versions: {error}"))?;
-    let usable = |version: &&Version| {
-        let status = version.status.to_ascii_lowercase();
-        version.id.starts_with("v3") && matches!(status.as_str(), "current" | "stable" | "supported")
-    };
-    let Some(version) = versions.values.iter().find(usable) else {
+    let Some(version) = versions.values.iter().find(|version| version.is_usable()) else {
         let ids: Vec<_> = versions.values.iter().map(|version| version.id.as_str()).collect();
         return Err(format!("it offers no API version 3, only: {}", ids.join(", ")));
     };
@@ -230,7 +234,7 @@ mod tests {
         let parsed = Parsed {
             header: HeaderValue::from_static("t"),
             catalog: Catalog::default(),
-            holder: User::default(),
+            holder: TokenUser::default(),
             expires_at: "2030-01-01T01:00:00.000000Z".parse().unwrap(),
         };
         let mut headers = HeaderMap::new();

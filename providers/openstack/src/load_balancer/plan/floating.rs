@@ -15,19 +15,20 @@ use serde_json::Value;
 use super::site::{BalancerPlan, Site, Step, blocked};
 use crate::load_balancer::{
     desired::{ActiveService, DesiredBalancer, DesiredFloatingIp, Owner},
+    fields,
     kinds::{ObjectKind, ObjectUpdate, REFUSED, REPLACED, SUBNETS},
     names,
     observe::{self, LoadBalancerSnapshot},
 };
 
 fn is_free(floating: &Object<ObjectKind>) -> bool {
-    floating.text("port_id").is_empty()
+    floating.text(fields::PORT_ID).is_empty()
 }
 
 /// Whether a cluster created the floating IP for a Service, and it is not another cluster's.
 fn is_created(site: &Site<'_>, floating: &Object<ObjectKind>) -> bool {
     let ownership = observe::ownership_of_floating(floating, &site.desired.ownership_tag);
-    floating.text("description").contains(names::FLOATING_IP_DESCRIPTION) && ownership.allows_changes()
+    floating.text(fields::DESCRIPTION).contains(names::FLOATING_IP_DESCRIPTION) && ownership.allows_changes()
 }
 
 /// A step that changes a floating IP of the load balancer with this name.
@@ -48,8 +49,8 @@ fn update(fields: Attributes) -> Action<ObjectKind> {
 /// it later.
 fn untagged(floating: &Object<ObjectKind>, ownership_tag: &OwnershipTag) -> Attributes {
     let is_ours = observe::ownership_of_floating(floating, ownership_tag) == Ownership::Ours;
-    let description = names::untagged_floating_ip(floating.text("description"));
-    let field = is_ours.then(|| ("description", description.into()));
+    let description = names::untagged_floating_ip(floating.text(fields::DESCRIPTION));
+    let field = is_ours.then(|| (fields::DESCRIPTION, description.into()));
     field.into_iter().collect()
 }
 
@@ -68,10 +69,10 @@ fn let_go(
 
 fn new(site: &Site<'_>, desired: &DesiredFloatingIp, network: &str) -> Step {
     let new = Object::new(ObjectKind::Floating, &*desired.address)
-        .with("floating_network_id", network)
-        .with("floating_ip_address", &*desired.address)
-        .with("description", &*desired.description)
-        .with("port_id", site.balancer.text("vip_port_id"))
+        .with(fields::FLOATING_NETWORK_ID, network)
+        .with(fields::FLOATING_IP_ADDRESS, &*desired.address)
+        .with(fields::DESCRIPTION, &*desired.description)
+        .with(fields::PORT_ID, site.balancer.text(fields::VIP_PORT_ID))
         .with(SUBNETS, &*desired.subnets);
     step(site.name, &new, Action::Create(Box::new(new.clone()), Vec::new()))
 }
@@ -116,7 +117,7 @@ fn own(site: &Site<'_>, owner: &ActiveService, snapshot: &LoadBalancerSnapshot, 
                 Action::Delete(false)
             } else {
                 let mut fields = untagged(have, &site.desired.ownership_tag);
-                fields.insert("port_id", Value::Null);
+                fields.insert(fields::PORT_ID, Value::Null);
                 update(fields)
             };
             let step = step(site.name, have, action).for_service(service);
@@ -143,15 +144,16 @@ fn own(site: &Site<'_>, owner: &ActiveService, snapshot: &LoadBalancerSnapshot, 
             // It was detached, or its load balancer was deleted.
             is_free(floating) && owner.owner.created(floating, &site.desired.ownership_tag)
         } else {
-            floating.text("floating_ip_address") == desired.address
+            floating.text(fields::FLOATING_IP_ADDRESS) == desired.address
         }
     });
     let is_usable = existing.is_some_and(|existing| is_free(existing) && existing.text(REFUSED).is_empty());
     if !is_usable && let Some(former) = detached(site, owner) {
         // The one that should replace it cannot be attached anymore.
-        let mut fields = Attributes::from([("port_id", site.balancer.text("vip_port_id").into())]);
-        if names::is_replaced_floating_ip(former.text("description"), &owner.owner.service) {
-            fields.insert("description", desired.description.as_str().into());
+        let mut fields =
+            Attributes::from([(fields::PORT_ID, site.balancer.text(fields::VIP_PORT_ID).into())]);
+        if names::is_replaced_floating_ip(former.text(fields::DESCRIPTION), &owner.owner.service) {
+            fields.insert(fields::DESCRIPTION, desired.description.as_str().into());
         }
         let step = step(site.name, former, update(fields)).for_service(service);
         plan.steps.push(step.because(format!("{} cannot replace it", desired.address)));
@@ -159,8 +161,8 @@ fn own(site: &Site<'_>, owner: &ActiveService, snapshot: &LoadBalancerSnapshot, 
     }
     match (existing, &desired.network) {
         (Some(existing), _) if is_free(existing) => {
-            let port = site.balancer.text("vip_port_id").into();
-            let step = step(site.name, existing, update([("port_id", port)].into()));
+            let port = site.balancer.text(fields::VIP_PORT_ID).into();
+            let step = step(site.name, existing, update([(fields::PORT_ID, port)].into()));
             plan.steps.push(step.for_service(service).because("it is attached"));
         }
         (Some(_), _) => plan.blocked.push(blocked(
@@ -207,7 +209,7 @@ pub(crate) fn may_replace(
 /// if the other cannot be attached.
 fn replace(site: &Site<'_>, owner: &ActiveService, have: &Object<ObjectKind>, plan: &mut BalancerPlan) {
     let service = Some(&owner.owner.service);
-    let (attached, requested) = (have.text("floating_ip_address"), &*owner.floating.address);
+    let (attached, requested) = (have.text(fields::FLOATING_IP_ADDRESS), &*owner.floating.address);
     if requested.is_empty() || attached == requested {
         return;
     }
@@ -215,12 +217,12 @@ fn replace(site: &Site<'_>, owner: &ActiveService, have: &Object<ObjectKind>, pl
     match (may_replace(recorded(site), requested, found), found) {
         (Ok(()), Some(found)) => {
             let mut fields = Attributes::from([
-                ("port_id", site.balancer.text("vip_port_id").into()),
+                (fields::PORT_ID, site.balancer.text(fields::VIP_PORT_ID).into()),
                 (REPLACED, attached.into()),
             ]);
             if is_created(site, have) {
                 let description = names::replaced_floating_ip(&site.desired.cluster, &owner.owner.service);
-                fields.insert("description", description.into());
+                fields.insert(fields::DESCRIPTION, description.into());
             }
             let step = step(site.name, found, ObjectUpdate::ReplaceFloating.action(fields));
             plan.steps.push(step.for_service(service).because("loadBalancerIP changed"));
@@ -240,9 +242,10 @@ fn detached<'a>(site: &Site<'a>, owner: &ActiveService) -> Option<&'a Object<Obj
         return None;
     }
     site.objects.of(ObjectKind::Floating).find(|floating| {
-        let address = floating.text("floating_ip_address");
+        let address = floating.text(fields::FLOATING_IP_ADDRESS);
         let is_named = owner.owner.named.iter().any(|named| named == address);
-        let is_replaced = names::is_replaced_floating_ip(floating.text("description"), &owner.owner.service);
+        let is_replaced =
+            names::is_replaced_floating_ip(floating.text(fields::DESCRIPTION), &owner.owner.service);
         is_free(floating)
             && address != owner.floating.address
             && is_named
@@ -269,9 +272,11 @@ pub(super) fn new_record(
         return None;
     }
     let have = observe::floating(site.objects, site.balancer);
-    let is_attached = have.is_some_and(|have| have.text("floating_ip_address") == requested);
-    let label = ObjectUpdate::ReplaceFloating.label();
-    let is_replaced = plan.steps.iter().any(|step| step.description.label == label);
+    let is_attached = have.is_some_and(|have| have.text(fields::FLOATING_IP_ADDRESS) == requested);
+    let is_replaced = plan
+        .steps
+        .iter()
+        .any(|step| matches!(step.change.action, Action::Update(ObjectUpdate::ReplaceFloating, _)));
     let tag = names::requested_address_tag(requested);
     let is_new = match recorded(site) {
         Some(recorded) => recorded != tag && (is_attached || is_replaced),

@@ -15,9 +15,10 @@ use super::site::{BalancerPlan, Site, UNUSED, blocked, owners};
 use crate::load_balancer::{
     desired::{ActiveService, DesiredBalancer, DesiredListener, DesiredMonitor, Owner},
     features::Feature,
+    fields,
     kinds::{
-        self, ADDITIONAL_VIPS, MEMBERS, OTHER_ADDITIONAL_SUBNETS, OTHER_VIP_SUBNETS, OWNER, ObjectKind,
-        SINGLE_MEMBERS, below,
+        self, ADDITIONAL_VIPS, MemberSet, OTHER_ADDITIONAL_SUBNETS, OTHER_VIP_SUBNETS, OWNER, ObjectKind,
+        below,
     },
     member::{Host, Member, by_identity},
     names,
@@ -41,7 +42,7 @@ fn belongs(site: &Site<'_>, listener: &Object<ObjectKind>, owner: &Owner) -> boo
         return site.tagged(&tags, owner);
     }
     // The listener may have been created by an Octavia without tags. A user's listener has another name.
-    site.owned_by(owner) && listener.text("name").starts_with("listener_")
+    site.owned_by(owner) && listener.text(fields::NAME).starts_with("listener_")
 }
 
 /// The Service of the listener. A listener without Service tags and with the right protocol belongs to the owner of the
@@ -55,23 +56,26 @@ fn holder<'a>(
     if let Some(owner) = leaving.find(|owner| belongs(site, listener, owner)) {
         return Some((owner, true));
     }
-    let is_untagged = kinds::service_tags(listener).next().is_none();
-    let fits = |active: &ActiveService| {
+    for active in admitted {
+        if belongs(site, listener, &active.owner) {
+            return Some((&active.owner, false));
+        }
+    }
+    if kinds::service_tags(listener).next().is_some() {
+        return None;
+    }
+    for active in admitted {
         let mut ports = active.ports.iter();
         let port = ports.find(|port| port.listener_key.to_string() == listener.key);
-        is_untagged
-            && site.owned_by(&active.owner)
-            && port.is_some_and(|port| has_protocol(listener, port.protocol))
-    };
-    let mut active = admitted.iter();
-    let found = active
-        .find(|active| belongs(site, listener, &active.owner))
-        .or_else(|| admitted.iter().find(|active| fits(active)));
-    found.map(|active| (&active.owner, false))
+        if site.owned_by(&active.owner) && port.is_some_and(|port| has_protocol(listener, port.protocol)) {
+            return Some((&active.owner, false));
+        }
+    }
+    None
 }
 
 fn has_protocol(object: &Object<ObjectKind>, protocol: &str) -> bool {
-    object.text("protocol") == protocol
+    object.text(fields::PROTOCOL) == protocol
 }
 
 /// The plan of everything below a load balancer.
@@ -148,18 +152,19 @@ pub(super) fn plan(site: &Site<'_>, admitted: &[&ActiveService], refused: &[&Act
         follows.map(|(key, members)| (&frozen.owner, *key, members.as_slice()))
     });
     let refused = refused.iter().flat_map(|active| {
-        let follows = active.ports.iter().map(|port| (port.listener_key, port.members.as_deref()));
-        let follows =
-            follows.filter_map(|(key, members)| Some((key, members.filter(|all| !all.is_empty())?)));
-        follows.map(|(key, members)| (&active.owner, key, members))
+        active.ports.iter().filter_map(|port| {
+            let members = port.members.as_deref().filter(|members| !members.is_empty())?;
+            Some((&active.owner, port.listener_key, members))
+        })
     });
     for (owner, key, members) in frozen.chain(refused) {
         let text = key.to_string();
         let listener = site.objects.get(ObjectKind::Listener, &text);
         let is_kept = matches!(holders.get(text.as_str()), Some(None));
         let pool = observed.all.iter_mut().find(|pool| pool.kind == ObjectKind::Pool && pool.key == text);
-        if let Some(pool) =
-            pool.filter(|_| is_kept && listener.is_some_and(|have| belongs(site, have, owner)))
+        if is_kept
+            && listener.is_some_and(|have| belongs(site, have, owner))
+            && let Some(pool) = pool
         {
             pool.foreign = None;
             let set = set(site.desired);
@@ -199,7 +204,7 @@ fn marked(site: &Site<'_>, holders: &BTreeMap<&str, Option<Holder<'_>>>) -> Obje
 /// its pool, and the new listener gets a new pool. Pools of users may be without a listener.
 fn is_orphan_of_ours(site: &Site<'_>, pool: &Object<ObjectKind>) -> bool {
     let mut owners = owners(site.desired).map(|owner| owner.tag.as_str()).chain([site.name]);
-    owners.any(|owner| is_pool_of(pool.text("name"), owner))
+    owners.any(|owner| is_pool_of(pool.text(fields::NAME), owner))
 }
 
 /// Whether the name is that of a pool for a port of the owner.
@@ -231,16 +236,19 @@ fn conflict(site: &Site<'_>, active: &ActiveService, key: &str) -> Blocked {
 pub(super) fn new_balancer(desired: &DesiredBalancer, active: &ActiveService) -> Vec<Object<ObjectKind>> {
     let name = &active.owner.tag;
     let ownership_tag = desired.ownership_tag.for_create().map(ToString::to_string);
-    let requested_address = active.is_public.then(|| names::requested_address_tag(&active.floating.address));
-    let tags = std::iter::once(name.clone())
-        .chain(ownership_tag)
-        .chain(requested_address)
-        .chain(active.tags.load_balancer.iter().cloned());
-    let tags: Vec<_> = tags.filter(|_| desired.can.has(Feature::Tags)).collect();
+    let mut tags = Vec::new();
+    if desired.can.has(Feature::Tags) {
+        tags.push(name.clone());
+        tags.extend(ownership_tag);
+        if active.is_public {
+            tags.push(names::requested_address_tag(&active.floating.address));
+        }
+        tags.extend(active.tags.load_balancer.iter().cloned());
+    }
     let mut balancer = Object::new(ObjectKind::Balancer, &**name)
-        .with("name", &**name)
-        .with("provider", &*desired.provider)
-        .with("tags", tags);
+        .with(fields::NAME, &**name)
+        .with(fields::PROVIDER, &*desired.provider)
+        .with(fields::TAGS, tags);
     balancer.service = Some(active.owner.service.clone());
     let fields = active.fields.iter();
     balancer
@@ -273,37 +281,39 @@ fn new_listener(
     balancer: &str,
 ) -> Vec<Object<ObjectKind>> {
     let tag = &active.owner.tag;
-    let requested = active.tags.listener.iter().cloned();
-    let tags: Vec<_> = std::iter::once(tag.clone())
-        .chain(requested)
-        .filter(|_| desired.can.has(Feature::Tags))
-        .collect();
+    let mut tags = Vec::new();
+    if desired.can.has(Feature::Tags) {
+        tags.push(tag.clone());
+        tags.extend(active.tags.listener.iter().cloned());
+    }
     let mut listener = below(ObjectKind::Listener, port.listener_key, balancer)
         .with(OWNER, &**tag)
-        .with("protocol", port.protocol)
-        .with("protocol_port", port.listener_key.port)
-        .with("name", names::listener(port.index, tag))
-        .with("tags", tags)
-        .with("connection_limit", port.connection_limit)
-        .with("insert_headers", headers(Map::new(), port))
-        .with("default_tls_container_ref", &*port.tls);
+        .with(fields::PROTOCOL, port.protocol)
+        .with(fields::PROTOCOL_PORT, port.listener_key.port)
+        .with(fields::NAME, names::listener(port.index, tag))
+        .with(fields::TAGS, tags)
+        .with(fields::CONNECTION_LIMIT, port.connection_limit)
+        .with(fields::INSERT_HEADERS, headers(Map::new(), port))
+        .with(fields::DEFAULT_TLS_CONTAINER_REF, &*port.tls);
     let timeouts = port.timeouts.iter().flatten();
     listener.attributes.extend(timeouts.map(|(name, value)| (*name, Value::from(*value))));
     if let Some(ranges) = &port.ranges {
-        listener = listener.with("allowed_cidrs", ranges.texts());
+        listener = listener.with(fields::ALLOWED_CIDRS, ranges.texts());
     }
-    let (methods, method) = (desired.can.methods, &*port.method);
-    let default = methods.first().filter(|_| !methods.contains(&method));
+    let method = match desired.can.methods {
+        [default, ..] if !desired.can.methods.contains(&&*port.method) => default,
+        _ => &*port.method,
+    };
     let mut pool_tags: Vec<_> = active.tags.pool.iter().cloned().collect();
     if port.sticky && desired.can.has(Feature::Tags) {
         pool_tags.push(names::SESSION_AFFINITY_TAG.to_owned());
     }
     let mut pool = below(ObjectKind::Pool, port.listener_key, "")
-        .with("protocol", port.pool_protocol)
-        .with("name", names::pool(port.index, tag))
-        .with("tags", pool_tags)
-        .with("lb_algorithm", *default.unwrap_or(&method))
-        .with("session_persistence", port.sticky.then(|| json!({"type": BY_ADDRESS})));
+        .with(fields::PROTOCOL, port.pool_protocol)
+        .with(fields::NAME, names::pool(port.index, tag))
+        .with(fields::TAGS, pool_tags)
+        .with(fields::LB_ALGORITHM, method)
+        .with(fields::SESSION_PERSISTENCE, port.sticky.then(|| json!({"type": BY_ADDRESS})));
     if let Some(members) = &port.members {
         pool = pool.entries(set(desired), members.iter().cloned());
     }
@@ -318,17 +328,20 @@ fn new_listener(
 fn new_monitor(monitor: DesiredMonitor, port: &DesiredListener, tag: &str) -> Object<ObjectKind> {
     let times = monitor.times;
     let object = below(ObjectKind::Monitor, port.listener_key, "")
-        .with("type", monitor.check.kind())
-        .with("name", names::monitor(port.index, tag))
-        .with("delay", times.delay)
-        .with("timeout", times.timeout)
-        .with("max_retries", times.max_retries)
-        .with("max_retries_down", times.max_retries_down);
+        .with(fields::TYPE, monitor.check.kind())
+        .with(fields::NAME, names::monitor(port.index, tag))
+        .with(fields::DELAY, times.delay)
+        .with(fields::TIMEOUT, times.timeout)
+        .with(fields::MAX_RETRIES, times.max_retries)
+        .with(fields::MAX_RETRIES_DOWN, times.max_retries_down);
     if !matches!(monitor.check, HealthCheck::Healthz(_)) {
         return object;
     }
     let (path, method, codes) = HEALTHZ;
-    object.with("url_path", path).with("http_method", method).with("expected_codes", codes)
+    object
+        .with(fields::URL_PATH, path)
+        .with(fields::HTTP_METHOD, method)
+        .with(fields::EXPECTED_CODES, codes)
 }
 
 fn headers(mut have: Map<String, Value>, port: &DesiredListener) -> Map<String, Value> {
@@ -357,18 +370,25 @@ fn keep_listener(
     }
     set_tags(want, tags);
     let fields = &mut want.attributes;
-    let is_known = |name: &str| have.attributes.get(name).is_some_and(|value| !value.is_null());
-    fields.retain(|name, _| !name.starts_with("timeout_") || is_known(name));
-    let observed_headers = have.attributes.get("insert_headers").and_then(Value::as_object);
-    fields.insert("insert_headers", headers(observed_headers.cloned().unwrap_or_default(), port).into());
-    let mut ranges = kinds::texts(have, "allowed_cidrs").peekable();
+    // An old Octavia does not return them.
+    for (name, _) in port.timeouts.iter().flatten() {
+        if have.attributes.get(name).is_none_or(Value::is_null) {
+            fields.remove(name);
+        }
+    }
+    let observed_headers = have.attributes.get(fields::INSERT_HEADERS).and_then(Value::as_object);
+    fields.insert(
+        fields::INSERT_HEADERS,
+        headers(observed_headers.cloned().unwrap_or_default(), port).into(),
+    );
+    let mut ranges = kinds::texts(have, fields::ALLOWED_CIDRS).peekable();
     let is_open = ranges.peek().is_none();
     if port
         .ranges
         .as_ref()
         .is_some_and(|want: &ClientRanges| (is_open && want.allows_all_clients()) || want.same(ranges))
     {
-        fields.remove("allowed_cidrs");
+        fields.remove(fields::ALLOWED_CIDRS);
     }
 }
 
@@ -381,15 +401,17 @@ fn keep_pool(
     want: &mut Object<ObjectKind>,
 ) {
     let mut tags = retagged(site, active, have, |tags| &tags.pool);
-    if !site.desired.can.methods.contains(&&*port.method) && have.attributes.contains_key("lb_algorithm") {
-        want.attributes.remove("lb_algorithm");
+    if !site.desired.can.methods.contains(&&*port.method)
+        && have.attributes.contains_key(fields::LB_ALGORITHM)
+    {
+        want.attributes.remove(fields::LB_ALGORITHM);
     }
     let is_sticky = is_sticky(have);
     let is_recorded = has_affinity_tag(have);
     let is_persons = is_sticky && !is_recorded;
     if is_sticky == port.sticky || is_persons || stays_without_affinity(site, active, port, have) {
         // A user chose another type, or the same without the Service.
-        want.attributes.remove("session_persistence");
+        want.attributes.remove(fields::SESSION_PERSISTENCE);
     } else if site.desired.can.has(Feature::Tags) && is_recorded != port.sticky {
         let tags = tags.get_or_insert_with(|| kinds::tags(have));
         tags.retain(|tag| tag != names::SESSION_AFFINITY_TAG);
@@ -400,11 +422,15 @@ fn keep_pool(
     if let Some(members) = &port.members {
         let known = by_identity(have.set(set));
         let members = members.iter().map(|want| {
-            let same = known.get(&want.identity()).copied().filter(|have| match site.desired.serial {
-                true => have.is_checked_as(want),
-                false => have.is_as(want),
-            });
-            same.unwrap_or(want).clone()
+            let Some(have) = known.get(&want.identity()) else {
+                return want.clone();
+            };
+            let is_same = if site.desired.serial {
+                have.is_checked_as(want)
+            } else {
+                have.is_as(want)
+            };
+            if is_same { (*have).clone() } else { want.clone() }
         });
         want.sets.insert(set, members.collect());
     }
@@ -427,7 +453,7 @@ fn stays_without_affinity(
 
 /// Whether the pool sends all connections of a client to one member.
 fn is_sticky(pool: &Object<ObjectKind>) -> bool {
-    let persistence = pool.attributes.get("session_persistence");
+    let persistence = pool.attributes.get(fields::SESSION_PERSISTENCE);
     persistence.is_some_and(|have| have["type"] == BY_ADDRESS)
 }
 
@@ -436,16 +462,16 @@ fn has_affinity_tag(pool: &Object<ObjectKind>) -> bool {
 }
 
 fn set(desired: &DesiredBalancer) -> &'static str {
-    if desired.serial { SINGLE_MEMBERS } else { MEMBERS }
+    MemberSet::with(desired.serial).name()
 }
 
 fn set_tags(object: &mut Object<ObjectKind>, tags: Option<Vec<String>>) {
     match tags {
         Some(tags) => {
-            object.attributes.insert("tags", kinds::sent(&tags));
+            object.attributes.insert(fields::TAGS, kinds::sent(&tags));
         }
         None => {
-            object.attributes.remove("tags");
+            object.attributes.remove(fields::TAGS);
         }
     }
 }

@@ -31,12 +31,17 @@ pub(super) fn ports(
     // Sorted by address, which users know.
     let mut due: BTreeMap<(String, &str), Due> = BTreeMap::new();
     for (id, port) in have {
-        let secured = port.port_security_enabled != Some(false);
-        let mut add: Vec<GroupRef> = Vec::new();
-        let required = port.fixed_ips.iter().filter(|_| secured).filter_map(|fixed| {
+        // Without port security, Neutron accepts no group.
+        let fixed_ips = if port.port_security_enabled != Some(false) {
+            port.fixed_ips.as_slice()
+        } else {
+            &[]
+        };
+        let required = fixed_ips.iter().filter_map(|fixed| {
             let at = (port.device_id.clone(), fixed.ip_address.clone());
             desired.required.get(&at)
         });
+        let mut add: Vec<GroupRef> = Vec::new();
         for group in required.flatten() {
             let id = group.id.to_string();
             if missing.contains(&id) {

@@ -14,6 +14,7 @@ use ccm_core::{
 use super::site::{BalancerPlan, Site, owners};
 use crate::load_balancer::{
     desired::Owner,
+    fields,
     kinds::{self, ObjectKind},
     names,
 };
@@ -40,7 +41,8 @@ pub(super) fn former<'a>(site: &Site<'a>) -> Vec<&'a str> {
         all.push(cluster);
     }
     // A cluster that shares the load balancer has tags on it.
-    let shares = |cluster| kinds::texts(balancer, "tags").any(|tag| names::cluster_of(tag) == Some(cluster));
+    let shares =
+        |cluster| kinds::texts(balancer, fields::TAGS).any(|tag| names::cluster_of(tag) == Some(cluster));
     for below in objects.all.iter().filter(|object| is_below(object)).flat_map(names_of) {
         if let Some(cluster) = names::cluster_of(below)
             && cluster != desired.cluster
@@ -66,8 +68,12 @@ fn is_below(object: &Object<ObjectKind>) -> bool {
 
 /// The name and the tags of an object.
 fn names_of(object: &Object<ObjectKind>) -> impl Iterator<Item = &str> {
-    let tags = kinds::texts(object, "tags").filter(|_| object.kind == ObjectKind::Listener);
-    tags.chain([object.text("name")])
+    let tags = if object.kind == ObjectKind::Listener {
+        Some(kinds::texts(object, fields::TAGS))
+    } else {
+        None
+    };
+    tags.into_iter().flatten().chain([object.text(fields::NAME)])
 }
 
 /// Plans the renaming.
@@ -80,9 +86,9 @@ pub(super) fn steps(site: &Site<'_>, plan: &mut BalancerPlan) {
     let former = site.former_of(site.name);
     for object in objects.into_iter().chain(former.map(|_| site.balancer)) {
         let mut fields = Attributes::new();
-        let name = object.text("name");
+        let name = object.text(fields::NAME);
         if let Some(former) = site.former_of(name) {
-            fields.insert("name", names::with_cluster(name, former, cluster).into());
+            fields.insert(fields::NAME, names::with_cluster(name, former, cluster).into());
         }
         let mut tags = kinds::tags(object);
         if matches!(object.kind, ObjectKind::Listener | ObjectKind::Balancer) {
@@ -90,8 +96,8 @@ pub(super) fn steps(site: &Site<'_>, plan: &mut BalancerPlan) {
                 tags = names::tags_with_cluster(&tags, former, cluster);
             }
         }
-        if !kinds::texts(object, "tags").eq(tags.iter().map(String::as_str)) {
-            fields.insert("tags", tags.into());
+        if !kinds::texts(object, fields::TAGS).eq(tags.iter().map(String::as_str)) {
+            fields.insert(fields::TAGS, tags.into());
         }
         if !fields.is_empty() {
             let step = object.step(object.kind.update().action(fields));

@@ -10,6 +10,7 @@ use ccm_core::{
 
 use crate::load_balancer::{
     desired::{DesiredBalancer, Owner},
+    fields,
     kinds::{self, ObjectKind, ObjectUpdate},
     names, observe,
     tags::Annotated,
@@ -64,10 +65,10 @@ impl<'a> Site<'a> {
         balancer: &'a Object<ObjectKind>,
         annotated: &'a Annotated,
     ) -> Self {
-        let name = balancer.text("name");
+        let name = balancer.text(fields::NAME);
         let created =
             name.starts_with(names::SERVICE_PREFIX) || owners(desired).any(|owner| owner.owns(name));
-        let ownership = desired.ownership_tag.ownership(kinds::texts(balancer, "tags"));
+        let ownership = desired.ownership_tag.ownership(kinds::texts(balancer, fields::TAGS));
         Self {
             desired,
             objects,

@@ -8,12 +8,15 @@ use tokio::time::Instant;
 use super::{Reads, octavia};
 use crate::{
     client::{Op, listing::Resource},
-    load_balancer::responses::{LoadBalancer, LoadBalancerState, Provisioning, Status},
+    load_balancer::{
+        fields,
+        responses::{LoadBalancer, LoadBalancerState, Provisioning, Status},
+    },
 };
 
 /// The fields of a load balancer's state.
 const STATE_FIELDS: [(&str, &str); 3] = [
-    ("fields", "provisioning_status"),
+    ("fields", fields::PROVISIONING_STATUS),
     ("fields", "operating_status"),
     ("fields", "updated_at"),
 ];
@@ -96,17 +99,17 @@ impl Reads {
         priority: Priority,
     ) -> Result<Option<LoadBalancerState>> {
         let api = self.api.clone();
-        let read = || async move {
-            let project = api.project().await?;
-            let mut query = vec![("fields", "id")];
-            query.extend(STATE_FIELDS);
-            query.extend(project.as_deref().map(|project| ("project_id", project)));
-            let states: Vec<Status> = api.list(&query, priority).await?;
-            let states = states.into_iter().map(|one| (one.id, one.state));
-            Ok(states.collect::<HashMap<_, _>>())
-        };
-        let fresh = Freshness::After(since);
-        let states = self.states.get((), fresh, priority, read).await?;
+        let states = self
+            .states
+            .get((), Freshness::After(since), priority, || async move {
+                let project = api.project().await?;
+                let mut query = vec![("fields", "id")];
+                query.extend(STATE_FIELDS);
+                query.extend(project.as_deref().map(|project| ("project_id", project)));
+                let states: Vec<Status> = api.list(&query, priority).await?;
+                Ok(states.into_iter().map(|one| (one.id, one.state)).collect::<HashMap<_, _>>())
+            })
+            .await?;
         match states.get(id) {
             Some(state) => Ok(self.update_state(id, state.clone())),
             // A listing alone never proves that the load balancer was deleted.

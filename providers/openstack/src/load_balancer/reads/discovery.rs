@@ -48,9 +48,8 @@ impl Discovery {
     /// # Errors
     /// If they cannot be read.
     pub(crate) async fn external_networks(&self, priority: Priority) -> Result<Arc<Vec<Network>>> {
-        let empty = |networks: &Vec<Network>| networks.is_empty();
         let api = self.api.clone();
-        kept(&self.external, (), priority, empty, move || async move {
+        kept(&self.external, (), priority, Vec::is_empty, move || async move {
             let query = [
                 ("router:external", "true"),
                 ("fields", "id"),
@@ -67,10 +66,11 @@ impl Discovery {
     /// # Errors
     /// If they cannot be read.
     pub(crate) async fn subnets_of(&self, network: &str, priority: Priority) -> Result<Arc<Vec<Subnet>>> {
-        let empty = |subnets: &Vec<Subnet>| subnets.is_empty();
         let (api, id) = (self.api.clone(), network.to_owned());
-        let load = move || async move { api.list(&[("network_id", id.as_str())], priority).await };
-        kept(&self.subnets, network.to_owned(), priority, empty, load).await
+        kept(&self.subnets, network.to_owned(), priority, Vec::is_empty, move || async move {
+            api.list(&[("network_id", id.as_str())], priority).await
+        })
+        .await
     }
 
     /// A subnet; `None` if no subnet with this ID exists or is visible.
@@ -79,8 +79,10 @@ impl Discovery {
     /// If it cannot be read.
     pub(crate) async fn subnet(&self, id: &str, priority: Priority) -> Result<Arc<Option<Subnet>>> {
         let (api, owned) = (self.api.clone(), id.to_owned());
-        let load = move || async move { api.find(Op::SubnetGet, &owned, priority).await };
-        kept(&self.subnet, id.to_owned(), priority, Option::is_none, load).await
+        kept(&self.subnet, id.to_owned(), priority, Option::is_none, move || async move {
+            api.find(Op::SubnetGet, &owned, priority).await
+        })
+        .await
     }
 
     /// The external network for floating IPs of Services that name none: the first one with an IPv4 subnet or a hidden

@@ -24,7 +24,7 @@ pub(super) struct NewChildren {
 }
 
 #[derive(Deserialize)]
-struct Children<'a> {
+struct BalancerChildren<'a> {
     listeners: Vec<Listener>,
     #[serde(borrow)]
     pools: Vec<&'a RawValue>,
@@ -56,7 +56,7 @@ fn children(balancer: &LoadBalancer, written: &str) -> Option<NewChildren> {
     let owner = vec![Ref {
         id: balancer.id.clone(),
     }];
-    let mut below: Children<'_> = serde_json::from_str(written).ok()?;
+    let mut below: BalancerChildren<'_> = serde_json::from_str(written).ok()?;
     for listener in &mut below.listeners {
         // Octavia may return only its ID.
         if listener.protocol.is_empty() {

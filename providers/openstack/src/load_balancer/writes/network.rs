@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ccm_core::{Error, ErrorKind, Result};
+use ccm_core::{ErrorKind, Result};
 
 use http::Method;
 use serde::Serialize;
@@ -98,11 +98,13 @@ impl Writes<'_> {
             if_revision(port.revision_number, call(Op::PortUpdate, Service::Network, Method::PUT, &path));
         let body = BTreeMap::from([("security_groups", groups)]);
         let result: Result<Port> = self.api.write_one(write, &body, self.priority).await;
-        let has = |error: &Error| port.security_groups.iter().any(|id| error.message().contains(id));
         match &result {
             Ok(now) => self.reads.insert_port(&port.device_id, now),
             // The port has another project's security group: Neutron refuses every list with it.
-            Err(error) if error.kind() == ErrorKind::NotFound && has(error) => {
+            Err(error)
+                if error.kind() == ErrorKind::NotFound
+                    && port.security_groups.iter().any(|id| error.message().contains(id)) =>
+            {
                 let (id, why) = (port.id.clone(), error.message().to_owned());
                 self.reads.refused_ports.insert(id, why.clone(), Instant::now());
                 let port = Port {

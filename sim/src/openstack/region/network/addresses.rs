@@ -56,14 +56,14 @@ impl NetworkState {
         };
         let subnet = Arc::make_mut(subnet);
         loop {
+            let full = || Error::Invalid(format!("subnet {} has no free address", subnet.cidr));
+            let address = address_at(&subnet.cidr, subnet.next).ok_or_else(full)?;
             // The last address of an IPv4 network is its broadcast address.
-            let usable = |address: &IpAddr| match subnet.cidr {
-                IpNet::V4(net) => *address != IpAddr::V4(net.broadcast()),
-                IpNet::V6(_) => true,
-            };
-            let Some(address) = address_at(&subnet.cidr, subnet.next).filter(usable) else {
-                return Err(Error::Invalid(format!("subnet {} has no free address", subnet.cidr)));
-            };
+            if let IpNet::V4(net) = subnet.cidr
+                && address == IpAddr::V4(net.broadcast())
+            {
+                return Err(full());
+            }
             subnet.next += 1;
             if !self.by_address.contains_key(&(id.to_owned(), address)) {
                 return Ok(Some(FixedIp {

@@ -138,22 +138,19 @@ impl NetworkState {
         // Of a port with addresses of both families, a floating IP belongs to the IPv4 address.
         let fixed = port.fixed_ips.iter().find(|ip| ip.address.is_ipv4()).or(port.fixed_ips.first());
         let subnet = fixed.map(|ip| ip.subnet_id.as_str());
-        let leads_out = |router: &&Arc<Router>| {
+        for router in self.routers.values() {
             let outside = router.gateway.as_ref();
-            outside.is_some_and(|(network, ..)| network == external)
-        };
-        let touches = |router: &&Arc<Router>| {
-            let portless = router.portless.iter().any(|id| Some(id.as_str()) == subnet);
-            portless
+            if outside.is_none_or(|(network, ..)| network != external) {
+                continue;
+            }
+            let touches = router.portless.iter().any(|id| Some(id.as_str()) == subnet)
                 || self.ports_of(&router.id).any(|interface| {
                     interface.fixed_ips.iter().any(|ip| Some(ip.subnet_id.as_str()) == subnet)
-                })
-        };
-        self.routers
-            .values()
-            .filter(leads_out)
-            .find(touches)
-            .map(|router| router.id.clone())
-            .ok_or_else(|| subnet.unwrap_or_default().to_owned())
+                });
+            if touches {
+                return Ok(router.id.clone());
+            }
+        }
+        Err(subnet.unwrap_or_default().to_owned())
     }
 }

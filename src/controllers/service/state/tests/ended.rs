@@ -19,13 +19,13 @@ fn what_is_parked_goes_on_with_the_same_question_and_what_failed_with_a_new_one(
         why: "it is at work".to_owned(),
     };
     let (outputs, next) = fixture.conclude(&task, &report("lb/a", parked));
-    assert_eq!((next, outputs.len()), (Next::Until(until), 0));
+    assert_eq!((next, outputs.len()), (NextRun::Until(until), 0));
     let task = fixture.take("lb/a").unwrap();
     assert_eq!(task.job.ask().freshness, Freshness::After(began));
     let error = Error::new(ErrorKind::Unavailable, "down");
     let (_, next) = fixture.conclude(&task, &report("lb/a", PartState::Failed(error)));
     let least = Duration::ZERO;
-    assert_eq!(next, Next::Backoff { least });
+    assert_eq!(next, NextRun::Backoff { least });
     let ask = fixture.take("lb/a").unwrap().job.ask();
     assert_eq!(ask.freshness, Freshness::After(fixture.now));
 }
@@ -51,13 +51,13 @@ fn a_wait_of_the_provider_is_kept_and_one_of_a_header_raised_to_the_backoff() {
     let wait = Duration::from_secs(42);
     for refused in [false, true] {
         let (kept, now) = next(Retry::Fixed(wait), refused);
-        assert_eq!(kept, Next::Until(now + wait));
+        assert_eq!(kept, NextRun::Until(now + wait));
         for wait in [Duration::ZERO, wait, Duration::MAX] {
             let (raised, _) = next(Retry::After(wait), refused);
-            assert_eq!(raised, Next::Backoff { least: wait });
+            assert_eq!(raised, NextRun::Backoff { least: wait });
         }
         // Nobody lives to see it, but nothing panics either.
-        assert!(matches!(next(Retry::Fixed(Duration::MAX), refused).0, Next::Until(_)));
+        assert!(matches!(next(Retry::Fixed(Duration::MAX), refused).0, NextRun::Until(_)));
     }
 }
 
@@ -127,7 +127,15 @@ fn work_is_announced_to_those_for_whom_it_is() {
     let outputs = fixture.run("lb/b", &["b"]);
     assert_eq!(reasons(&outputs), ["UpdatedLoadBalancer"]);
     let outputs = fixture.run(SHARED, &["a", "b"]);
-    assert_eq!(reasons(&outputs), [""; 0], "the first part speaks for all");
+    assert_eq!(reasons(&outputs), [""; 0], "one part speaks for all");
+    // The members of some clouds are in a part that is not the first one.
+    fixture.node("n2");
+    fixture.tick(2);
+    fixture.follow();
+    let outputs = fixture.run(SHARED, &["b"]);
+    assert_eq!(reasons(&outputs), ["UpdatedLoadBalancer"]);
+    let outputs = fixture.run("lb/b", &["b"]);
+    assert_eq!(reasons(&outputs), [""; 0]);
     fixture.change(&view("b", |view| view.deleting = true));
     fixture.discover();
     let leaving = fixture.state.part_writes(&PartKey::new("lb/b"), &steps(None), Cause::Service);
@@ -289,7 +297,7 @@ fn a_part_goes_on_under_its_new_name() {
     let job = task.job;
     fixture.state.make_dirty(&PartKey::new("lb/a"), job);
     let (outputs, next) = fixture.conclude(&task, &renamed);
-    assert_eq!((runs(&outputs), next), (vec![LB.to_owned()], Next::Done));
+    assert_eq!((runs(&outputs), next), (vec![LB.to_owned()], NextRun::Done));
     assert_eq!(fixture.record("a").joins[0], PartKey::new(LB));
     assert!(fixture.take("lb/a").is_none() && fixture.take(LB).is_some());
 }

@@ -7,7 +7,9 @@
 
 use std::sync::atomic::Ordering;
 
-use super::histories::{Process, World, requested};
+use ccm_core::testkit::seeds::requested;
+
+use super::histories::{Process, World};
 
 /// Services that are created at the same time.
 const BATCH: usize = 10;

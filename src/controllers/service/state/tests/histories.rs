@@ -33,7 +33,7 @@ use ccm_core::{
         Engine, GatheredInputs, Member, PartCloud, PartModel, PlanMetrics, ScopeCheck, SendOptions,
         SendOutcome,
     },
-    testkit::{FakeBalancers, balancers::Model},
+    testkit::{FakeBalancers, balancers::Model, seeds::every_seed},
 };
 use futures_util::future::{BoxFuture, OptionFuture};
 use parking_lot::Mutex;
@@ -867,22 +867,9 @@ async fn run(world: &World, breakage: Option<Breakage>) -> Result<(), String> {
     Ok(())
 }
 
-/// A number in a variable of the environment.
-pub(super) fn requested(variable: &str) -> Option<u64> {
-    std::env::var(variable).ok()?.parse().ok()
-}
-
 #[test]
 fn every_concurrent_history_of_the_controller_keeps_the_laws() {
-    let seeds = match requested("CCM_TEST_HISTORY") {
-        Some(seed) => seed..seed + 1,
-        None => 0..requested("CCM_TEST_HISTORIES").unwrap_or(HISTORIES),
-    };
-    for seed in seeds {
-        if let Err(broken) = play(seed, None) {
-            panic!("{broken}");
-        }
-    }
+    every_seed(HISTORIES, |seed| play(seed, None));
 }
 
 /// Histories that broke a law before.

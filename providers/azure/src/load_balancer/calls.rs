@@ -1,0 +1,628 @@
+//! The calls of the plan: reads of parts, and changes.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    fmt,
+    sync::Arc,
+    time::Duration,
+};
+
+use ccm_core::{
+    Error, ErrorKind, Freshness, Priority, Result, Retry, async_trait,
+    load_balancer::{ClusterView, Effect, ReadOptions},
+    plan::{
+        CredentialsCheck, GatheredInputs, PartCloud, ScopeCheck, SendOptions, SendOutcome, Wait,
+        document::Document,
+    },
+};
+use parking_lot::Mutex;
+use serde_json::Value;
+use tokio::time::Instant;
+use tracing::info;
+
+use super::{
+    directory::{BalancerDirectory, part_of, pinned_address},
+    document::{ArmChange, POOLS, Target, elements, name},
+    members::{MachineIndex, ObservedMembers, machine_of, refers_to},
+    model::{Model, ObservedPart, PartInputs, PartKey, PartMember, Subnet},
+    settings::BalancerSettings,
+    spec::{Spec, address_group},
+    store::{DocumentList, DocumentStore},
+};
+use crate::{
+    Nodes,
+    client::{Arm, AsyncOperation, OPERATION_TIMEOUT, field, resource::Resource},
+    instances::machine_id::{MachineId, MachineKind, group_of},
+};
+
+/// The zones of the region are read again after this.
+const ZONES_AGE: Duration = Duration::from_secs(3600);
+/// Subnets are read again after this.
+const SUBNET_AGE: Duration = Duration::from_secs(3600);
+/// Machines are listed again after this if one of a node is not in the lists, and at once for a node that was not looked for yet.
+const UNLISTED_AGE: Duration = Duration::from_secs(60);
+
+/// The calls.
+pub(crate) struct BalancerCalls {
+    nodes: Nodes,
+    arm: Arm,
+    settings: Arc<BalancerSettings>,
+    credentials: CredentialsCheck,
+    store: DocumentStore,
+    state: Mutex<CallState>,
+}
+
+/// The state between calls.
+#[derive(Debug, Default)]
+struct CallState {
+    /// The last directory, and the version of the documents then.
+    directory: Option<(u64, Arc<BalancerDirectory>)>,
+    zones: Option<(Instant, Vec<String>)>,
+    /// The machines of the nodes.
+    machines: BTreeSet<MachineId>,
+    /// Machines that were not in the last lists, and when that was noticed.
+    unlisted: HashMap<MachineId, Instant>,
+}
+
+impl fmt::Debug for BalancerCalls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BalancerCalls").finish_non_exhaustive()
+    }
+}
+
+/// A change that Azure has not finished.
+#[derive(Debug)]
+pub(crate) struct BalancerTicket {
+    operation: AsyncOperation,
+    target: Target,
+    effect: Effect,
+}
+
+impl BalancerCalls {
+    /// `arm`: passes the fence of load balancers.
+    pub(crate) fn new(nodes: &Nodes, arm: Arm, settings: &Arc<BalancerSettings>) -> Self {
+        Self {
+            nodes: nodes.clone(),
+            store: DocumentStore::new(&arm),
+            arm,
+            settings: Arc::clone(settings),
+            credentials: CredentialsCheck::default(),
+            state: Mutex::default(),
+        }
+    }
+
+    /// A list of resources of a group. `kind`: provider and type.
+    async fn list(
+        &self,
+        subscription: &str,
+        kind: &str,
+        resource: Resource<'_>,
+        read: ReadOptions,
+    ) -> Result<Vec<Arc<Value>>> {
+        let prefix = self.prefix(subscription, kind, resource);
+        let list = DocumentList {
+            prefix: &prefix,
+            resource,
+        };
+        self.store.list(list, read.freshness, read.priority).await
+    }
+
+    /// The beginning of the IDs of a list.
+    fn prefix(&self, subscription: &str, kind: &str, resource: Resource<'_>) -> String {
+        let group = match resource {
+            Resource::LoadBalancers { group }
+            | Resource::PublicAddresses { group }
+            | Resource::Interfaces { group }
+            | Resource::Machines { group }
+            | Resource::ScaleSets { group }
+            | Resource::Instances { group, .. } => group,
+            _ => "",
+        };
+        format!("/subscriptions/{subscription}/resourcegroups/{group}/providers/{kind}/").to_ascii_lowercase()
+    }
+
+    async fn balancers(&self, read: ReadOptions) -> Result<Vec<Arc<Value>>> {
+        let settings = &self.settings;
+        let resource = Resource::LoadBalancers {
+            group: &settings.balancer_group,
+        };
+        self.list(&settings.network_subscription, "microsoft.network/loadbalancers", resource, read)
+            .await
+    }
+
+    async fn addresses(&self, group: &str, read: ReadOptions) -> Result<Vec<Arc<Value>>> {
+        let kind = "microsoft.network/publicipaddresses";
+        self.list(&self.settings.network_subscription, kind, Resource::PublicAddresses { group }, read)
+            .await
+    }
+
+    /// The directory, also with the public IP addresses of other resource groups that these members use.
+    async fn directory_for(
+        &self,
+        key: &PartKey,
+        members: &[PartMember],
+        read: ReadOptions,
+    ) -> Result<Arc<BalancerDirectory>> {
+        let directory = self.directory(read).await?;
+        let mut groups: BTreeSet<String> =
+            members.iter().map(|member| address_group(&member.service, &self.settings)).collect();
+        if let PartKey::Address(part) = key {
+            groups.extend(part.split('/').next().map(str::to_owned));
+        }
+        groups.remove(&self.settings.group);
+        if groups.is_empty() {
+            return Ok(directory);
+        }
+        let mut addresses = directory.addresses.clone();
+        for group in groups {
+            addresses.extend(self.addresses(&group, read).await?);
+        }
+        Ok(Arc::new(BalancerDirectory {
+            balancers: directory.balancers.clone(),
+            addresses,
+        }))
+    }
+
+    async fn scale_sets(&self, group: &str, read: ReadOptions) -> Result<Vec<Arc<Value>>> {
+        let kind = "microsoft.compute/virtualmachinescalesets";
+        self.list(&self.settings.subscription, kind, Resource::ScaleSets { group }, read).await
+    }
+
+    async fn instances(&self, group: &str, set: &str, read: ReadOptions) -> Result<Vec<Arc<Value>>> {
+        let kind = format!("microsoft.compute/virtualmachinescalesets/{set}/virtualmachines");
+        let resource = Resource::Instances {
+            group,
+            set,
+            with_view: true,
+        };
+        self.list(&self.settings.subscription, &kind, resource, read).await
+    }
+
+    async fn machines(&self, group: &str, read: ReadOptions) -> Result<Vec<Arc<Value>>> {
+        let kind = "microsoft.compute/virtualmachines";
+        self.list(&self.settings.subscription, kind, Resource::Machines { group }, read).await
+    }
+
+    async fn interfaces(&self, group: &str, read: ReadOptions) -> Result<Vec<Arc<Value>>> {
+        let kind = "microsoft.network/networkinterfaces";
+        self.list(&self.settings.subscription, kind, Resource::Interfaces { group }, read).await
+    }
+
+    /// The document of a target.
+    async fn document(&self, target: &Target, read: ReadOptions) -> Result<Option<Arc<Value>>> {
+        let id = target.id(&self.settings);
+        self.store.get(&id, target.resource(), read.freshness, read.priority).await
+    }
+
+    /// The zones of the region.
+    async fn zones(&self, priority: Priority) -> Result<Vec<String>> {
+        if !self.settings.has_zones {
+            return Ok(Vec::new());
+        }
+        if let Some((began, zones)) = &self.state.lock().zones
+            && began.elapsed() < ZONES_AGE
+        {
+            return Ok(zones.clone());
+        }
+        let began = Instant::now();
+        let provider = match self.arm.find(Resource::Zones, priority).await {
+            // The right is one for the subscription. Without zones, Azure chooses.
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                info!(error = error.report(), "Could not read the zones of the region");
+                Value::Null
+            }
+            provider => provider?.unwrap_or_default(),
+        };
+        let zones = zones_of(&provider, &self.settings.location);
+        self.state.lock().zones = Some((began, zones.clone()));
+        Ok(zones)
+    }
+
+    /// The subnet of an internal load balancer.
+    async fn subnet(&self, name: &str, priority: Priority) -> Result<Subnet> {
+        let settings = &self.settings;
+        let resource = Resource::Subnet {
+            group: &settings.network_group,
+            network: &settings.conf.vnet_name,
+            name,
+        };
+        let freshness = Freshness::AtMost(SUBNET_AGE);
+        let document = self.store.get(&settings.subnet_id(name), resource, freshness, priority).await?;
+        let Some(document) = document else {
+            let text = format!("subnet {name} not found in virtual network {}", settings.conf.vnet_name);
+            return Err(Error::new(ErrorKind::InvalidSpec, text));
+        };
+        let several = document.pointer("/properties/addressPrefixes").and_then(Value::as_array);
+        let one = document.pointer("/properties/addressPrefix");
+        let prefixes = one.into_iter().chain(several.into_iter().flatten());
+        Ok(Subnet {
+            prefixes: prefixes.filter_map(|prefix| prefix.as_str()?.parse().ok()).collect(),
+        })
+    }
+
+    /// The machines of the nodes, and the documents with their membership. `balancer`: the load balancer; the scale sets that have its pools
+    /// are found, too.
+    async fn inventory(
+        &self,
+        balancer: &str,
+        read: ReadOptions,
+    ) -> Result<(MachineIndex, BTreeMap<Target, Arc<Value>>)> {
+        let machines = self.state.lock().machines.clone();
+        let mut groups: BTreeSet<&str> = machines.iter().map(|id| id.group.as_str()).collect();
+        groups.insert(&self.settings.group);
+        let has_machines = |group: &str| {
+            let mut of_group = machines.iter().filter(|id| id.group == group);
+            of_group.any(|id| matches!(id.kind, MachineKind::Machine { .. }))
+        };
+        let mut index = MachineIndex::default();
+        let mut holders = BTreeMap::new();
+        let mut interface_groups = BTreeSet::new();
+        for group in groups.iter().filter(|group| has_machines(group)) {
+            for machine in self.machines(group, read).await? {
+                let Some(id) = machine.get("id").and_then(Value::as_str).and_then(MachineId::parse) else {
+                    continue;
+                };
+                if !machines.contains(&id) {
+                    continue;
+                }
+                if let Some(interface) = primary_interface(&machine).and_then(interface_target) {
+                    if let Target::Interface { group, .. } = &interface {
+                        interface_groups.insert(group.clone());
+                    }
+                    index.interfaces.insert(id.clone(), interface);
+                }
+                let set = machine.pointer("/properties/virtualMachineScaleSet/id").and_then(Value::as_str);
+                index.sets.extend(set.and_then(set_target).map(|set| (id, set)));
+            }
+        }
+        let wanted: BTreeSet<&Target> = index.interfaces.values().collect();
+        for group in &interface_groups {
+            for interface in self.interfaces(group, read).await? {
+                let target = interface.get("id").and_then(Value::as_str).and_then(interface_target);
+                if let Some(target) = target.filter(|target| wanted.contains(target)) {
+                    holders.insert(target, interface);
+                }
+            }
+        }
+        for group in groups {
+            for set in self.scale_sets(group, read).await? {
+                let target = Target::ScaleSet {
+                    group: group.to_owned(),
+                    name: name(&set).to_ascii_lowercase(),
+                };
+                let Target::ScaleSet { name: set_name, .. } = &target else {
+                    continue;
+                };
+                let has_machine = machines.iter().any(|id| {
+                    let is_instance = matches!(&id.kind, MachineKind::Instance { set, .. } if set == set_name)
+                        && id.group == group;
+                    is_instance || index.sets.get(id) == Some(&target)
+                });
+                if !has_machine && !refers_to(&set, &target, balancer) {
+                    continue;
+                }
+                let mode = set.pointer("/properties/orchestrationMode").and_then(Value::as_str);
+                if !mode.is_some_and(|mode| mode.eq_ignore_ascii_case("Flexible")) {
+                    for instance in self.instances(group, set_name, read).await? {
+                        let id = instance.get("id").and_then(Value::as_str).and_then(MachineId::parse);
+                        let holder = id.and_then(|id| index.holder(&id));
+                        holders.extend(holder.map(|holder| (holder, instance)));
+                    }
+                }
+                holders.insert(target, set);
+            }
+        }
+        Ok((index, holders))
+    }
+
+    /// The inventory, in which all machines of the nodes are that exist.
+    async fn complete_inventory(
+        &self,
+        balancer: &str,
+        read: ReadOptions,
+    ) -> Result<(MachineIndex, BTreeMap<Target, Arc<Value>>)> {
+        let (index, holders) = self.inventory(balancer, read).await?;
+        let missing: Vec<MachineId> = {
+            let mut state = self.state.lock();
+            let machines = state.machines.clone();
+            let missing = machines.into_iter().filter(|id| {
+                let holder = index.holder(id);
+                !holder.is_some_and(|holder| holders.contains_key(&holder))
+            });
+            let missing: Vec<MachineId> = missing.collect();
+            state.unlisted.retain(|id, since| missing.contains(id) && since.elapsed() < UNLISTED_AGE);
+            missing
+        };
+        let is_known = {
+            let state = self.state.lock();
+            missing.iter().all(|id| state.unlisted.contains_key(id))
+        };
+        if is_known {
+            return Ok((index, holders));
+        }
+        let now = Instant::now();
+        self.state.lock().unlisted.extend(missing.into_iter().map(|id| (id, now)));
+        self.inventory(balancer, read.uncached()).await
+    }
+
+    /// The documents of a load balancer's pools.
+    fn pool_documents(part: &str, balancer: &Value) -> BTreeMap<Target, Arc<Value>> {
+        let (group, balancer_name) = part.split_once('/').unwrap_or_default();
+        let documents = elements(balancer, POOLS).map(|pool| {
+            let target = Target::Pool {
+                group: group.to_owned(),
+                balancer: balancer_name.to_owned(),
+                name: name(pool).to_owned(),
+            };
+            (target, Arc::new(pool.clone()))
+        });
+        documents.collect()
+    }
+
+    async fn observe_members(&self, part: &str, read: ReadOptions) -> Result<ObservedMembers> {
+        let id = self.settings.balancer_id(part);
+        let (group, name) = part.split_once('/').unwrap_or_default();
+        let target = Target::Balancer {
+            group: group.to_owned(),
+            name: name.to_owned(),
+        };
+        let balancer = self.document(&target, read).await?;
+        let holders = match &balancer {
+            None if self.settings.has_address_pools() => BTreeMap::new(),
+            Some(balancer) if self.settings.has_address_pools() => Self::pool_documents(part, balancer),
+            Some(_) | None => self.inventory(&id, read).await?.1,
+        };
+        Ok(ObservedMembers { balancer, holders })
+    }
+
+    /// Records that a resource was deleted. With a load balancer, interfaces are no longer members.
+    fn deleted(&self, target: &Target) {
+        self.store.written(&target.id(&self.settings), None);
+        if matches!(target, Target::Balancer { .. }) {
+            self.store.forget_lists("/microsoft.network/networkinterfaces/");
+        }
+    }
+
+    async fn member_inputs(
+        &self,
+        inputs: &mut PartInputs,
+        part: &str,
+        cluster: &ClusterView,
+        read: ReadOptions,
+    ) -> Result<()> {
+        if self.settings.has_address_pools() {
+            return Ok(());
+        }
+        let machines = cluster.nodes.all().iter().filter_map(|node| machine_of(node, &self.settings));
+        self.state.lock().machines = machines.collect();
+        let id = self.settings.balancer_id(part);
+        let (index, holders) = self.complete_inventory(&id, read).await?;
+        inputs.machines = Arc::new(index);
+        inputs.members.holders = holders;
+        Ok(())
+    }
+}
+
+/// The zones of a region in the description of Microsoft.Compute.
+fn zones_of(provider: &Value, location: &str) -> Vec<String> {
+    let mut zones = BTreeSet::new();
+    for kind in list(provider, "resourceTypes") {
+        let name = kind.get("resourceType").and_then(Value::as_str).unwrap_or_default();
+        if !name.eq_ignore_ascii_case("virtualMachines") {
+            continue;
+        }
+        for mapping in list(kind, "zoneMappings") {
+            let region = mapping.get("location").and_then(Value::as_str).unwrap_or_default();
+            if region.replace(' ', "").eq_ignore_ascii_case(location) {
+                zones.extend(list(mapping, "zones").filter_map(Value::as_str).map(str::to_owned));
+            }
+        }
+    }
+    zones.into_iter().collect()
+}
+
+/// The items of a list in a document.
+fn list<'a>(document: &'a Value, name: &str) -> impl Iterator<Item = &'a Value> {
+    document.get(name).and_then(Value::as_array).into_iter().flatten()
+}
+
+/// The ID of the primary network interface of a machine: the only one, or the one that is marked.
+fn primary_interface(machine: &Value) -> Option<&str> {
+    let interfaces = machine.pointer("/properties/networkProfile/networkInterfaces")?.as_array()?;
+    let is_primary =
+        |interface: &&Value| interface.pointer("/properties/primary").and_then(Value::as_bool) == Some(true);
+    let primary = match interfaces.as_slice() {
+        [only] => Some(only),
+        several => several.iter().find(is_primary),
+    };
+    primary?.get("id")?.as_str()
+}
+
+fn interface_target(id: &str) -> Option<Target> {
+    Some(Target::Interface {
+        group: group_of(id)?,
+        name: id.rsplit('/').next()?.to_ascii_lowercase(),
+    })
+}
+
+fn set_target(id: &str) -> Option<Target> {
+    Some(Target::ScaleSet {
+        group: group_of(id)?,
+        name: id.rsplit('/').next()?.to_ascii_lowercase(),
+    })
+}
+
+#[async_trait]
+impl PartCloud<Model> for BalancerCalls {
+    type Ticket = BalancerTicket;
+
+    async fn directory(&self, read: ReadOptions) -> Result<Arc<BalancerDirectory>> {
+        let balancers = self.balancers(read).await?;
+        let addresses = self.addresses(&self.settings.group, read).await?;
+        let version = self.store.version();
+        let mut state = self.state.lock();
+        if let Some((of, directory)) = &state.directory
+            && *of == version
+        {
+            return Ok(Arc::clone(directory));
+        }
+        let directory = Arc::new(BalancerDirectory { balancers, addresses });
+        state.directory = Some((version, Arc::clone(&directory)));
+        Ok(directory)
+    }
+
+    async fn inputs(
+        &self,
+        key: &PartKey,
+        members: &[PartMember],
+        cluster: &ClusterView,
+        read: ReadOptions,
+    ) -> Result<GatheredInputs<PartInputs>> {
+        let mut inputs = PartInputs {
+            directory: self.directory_for(key, members, read).await?,
+            ..PartInputs::default()
+        };
+        let mut refused = Vec::new();
+        match key {
+            PartKey::Address(_) if PartMember::active(members).next().is_some() => {
+                inputs.zones = self.zones(read.priority).await?;
+            }
+            PartKey::Rules(_) => {
+                for member in PartMember::active(members) {
+                    let spec = Spec::of(&member.service, &cluster.name, &self.settings);
+                    let subnet = spec.subnet_name(&self.settings);
+                    if !spec.is_internal || subnet.is_empty() {
+                        continue;
+                    }
+                    inputs.zones = self.zones(read.priority).await?;
+                    match self.subnet(subnet, read.priority).await {
+                        Ok(found) => {
+                            inputs.subnets.insert(subnet.to_owned(), found);
+                        }
+                        Err(error) => refused.push((member.service.id.clone(), error)),
+                    }
+                }
+            }
+            PartKey::Members(part) => self.member_inputs(&mut inputs, part, cluster, read).await?,
+            PartKey::Address(_) | PartKey::Balancer(_) | PartKey::SecurityGroup(_) => {}
+        }
+        Ok(GatheredInputs { inputs, refused })
+    }
+
+    async fn observe(&self, key: &PartKey, _: &[PartMember], read: ReadOptions) -> Result<ObservedPart> {
+        let (part, target): (&str, fn(String, String) -> Target) = match key {
+            PartKey::Members(part) => {
+                return Ok(ObservedPart::Members(self.observe_members(part, read).await?));
+            }
+            PartKey::Balancer(part) | PartKey::Rules(part) => {
+                (part, |group, name| Target::Balancer { group, name })
+            }
+            PartKey::Address(part) => (part, |group, name| Target::Address { group, name }),
+            PartKey::SecurityGroup(part) => (part, |group, name| Target::SecurityGroup { group, name }),
+        };
+        let mut part = part.to_owned();
+        if let Some((group, _)) = pinned_address(&part) {
+            let listed = BalancerDirectory {
+                addresses: self.addresses(group, read).await?,
+                ..BalancerDirectory::default()
+            };
+            let Some(address) = listed.address(&part) else {
+                return Ok(ObservedPart::Document(None));
+            };
+            part = part_of(address);
+        }
+        let (group, name) = part.split_once('/').unwrap_or_default();
+        let target = target(group.to_owned(), name.to_owned());
+        let document = self.document(&target, read).await?;
+        Ok(ObservedPart::Document(document.map(|document| Document::planned(&document))))
+    }
+
+    async fn send(
+        &self,
+        _: &PartKey,
+        change: &ArmChange,
+        _: &ObservedPart,
+        options: &SendOptions,
+    ) -> Result<SendOutcome<Value, BalancerTicket>> {
+        let (target, priority) = (&change.target, options.priority);
+        let id = target.id(&self.settings);
+        // If this future is dropped, the document is read again.
+        self.store.changed(&id);
+        if let Target::Pool { group, balancer, .. } = target {
+            self.store.changed(&self.settings.network_id(group, "loadBalancers", balancer));
+        }
+        let (reply, operation) = match change.effect {
+            Effect::Create | Effect::Change => {
+                let mut accepted = self.arm.begin_put(target.resource(), &change.body, priority).await?;
+                let is_address = matches!(target, Target::Address { .. });
+                if is_address && accepted.operation.is_none() {
+                    // The answer to a write of a public IP address does not have the address.
+                    let written = self.arm.find(target.resource(), priority).await?;
+                    accepted.document = written.unwrap_or(accepted.document);
+                }
+                if !matches!(target, Target::Pool { .. }) && accepted.document.get(field::NAME).is_some() {
+                    self.store.written(&id, Some(accepted.document.clone()));
+                }
+                (accepted.document, accepted.operation)
+            }
+            Effect::Delete => {
+                let operation = self.arm.begin_delete(target.resource(), priority).await?;
+                if operation.is_none() {
+                    self.deleted(target);
+                }
+                (Value::Null, operation)
+            }
+        };
+        let Some(operation) = operation else {
+            return Ok(SendOutcome::Done(reply));
+        };
+        let wait = Wait {
+            poll: operation.first_poll,
+            deadline: OPERATION_TIMEOUT,
+        };
+        Ok(SendOutcome::Accepted {
+            reply,
+            ticket: BalancerTicket {
+                operation,
+                target: target.clone(),
+                effect: change.effect,
+            },
+            wait,
+        })
+    }
+
+    async fn poll(
+        &self,
+        _: &PartKey,
+        ticket: &BalancerTicket,
+        priority: Priority,
+    ) -> Result<Option<Duration>> {
+        let id = ticket.target.id(&self.settings);
+        match self.arm.poll(&ticket.operation, priority).await {
+            Ok(None) => {
+                match ticket.effect {
+                    Effect::Delete => self.deleted(&ticket.target),
+                    Effect::Create | Effect::Change => {}
+                }
+                Ok(None)
+            }
+            Ok(wait) => Ok(wait),
+            Err(error) => {
+                self.store.changed(&id);
+                let is_failure_of_azure =
+                    error.kind() == ErrorKind::Unavailable && error.retry() == Retry::Never;
+                if is_failure_of_azure {
+                    // The operation has ended: the change is planned again.
+                    let text = "Azure could not carry out the change";
+                    let stale = Error::new(ErrorKind::Conflict, text).with_source(error);
+                    return Err(stale.with_retry(Retry::Never));
+                }
+                Err(error)
+            }
+        }
+    }
+
+    async fn verify_scope(&self, cluster: &ClusterView, read: ReadOptions) -> Result<ScopeCheck> {
+        self.credentials.run(&self.nodes, cluster, read).await
+    }
+}
