@@ -329,6 +329,7 @@ impl PartModel for Model {
     type Key = Key;
     type Directory = Listing<Document>;
     type Inputs = Option<Arc<Document>>;
+    type Spec = ();
     type Facts = ();
     type Desired = Desired;
     type Observed = Option<Document>;
@@ -338,6 +339,8 @@ impl PartModel for Model {
     fn provider(&self) -> &'static str {
         NAME
     }
+
+    fn spec(&self, _: &ServiceView, _: &ClusterView) {}
 
     fn parts(&self, service: &ServiceView, _: &ClusterView, _: &Listing<Document>) -> Parts<Key> {
         Parts::from(Key::LoadBalancer(default_name(&service.id)))

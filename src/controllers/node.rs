@@ -248,7 +248,7 @@ impl NodeController {
     fn show_waiting(&self) {
         let attempts = self.attempts.lock();
         self.metrics.waiting.set(count(attempts.len()));
-        let alive = attempts.values().filter(|attempt| attempt.is_alive_without_machine);
-        self.metrics.alive_without_machine.set(count(alive.count()));
+        let alive = attempts.values().filter(|attempt| attempt.is_alive_without_instance);
+        self.metrics.alive_without_instance.set(count(alive.count()));
     }
 }

@@ -95,8 +95,7 @@ impl Checker for Inspector {
     fn service(&self, service: &ServiceView) -> Option<Vec<ServiceFinding>> {
         let settings = BalancerSettings::new(&self.loaded.value);
         let spec = Spec::of(service, &self.context.cluster_name, &settings);
-        let invalid = spec.invalid(service, &settings);
-        Some(TABLE.findings(&service.annotations, &invalid, &[]))
+        Some(TABLE.findings(&service.annotations, &spec.invalid, &[]))
     }
 
     async fn cloud(&self) -> CloudReport {

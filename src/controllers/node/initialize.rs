@@ -49,7 +49,7 @@ pub(crate) struct Attempt {
     /// Why it failed last.
     pub(crate) reason: Option<&'static str>,
     /// No instance has the node's name, although its kubelet reports.
-    pub(crate) is_alive_without_machine: bool,
+    pub(crate) is_alive_without_instance: bool,
     /// Whether its Warning named instances with similar names.
     names_reported: bool,
 }
@@ -217,7 +217,7 @@ impl NodeController {
             answered,
             left_out_since: is_left_out.then(|| left_out_before.unwrap_or(answered)),
             reason: if expected { previous_reason } else { Some(*reason) },
-            is_alive_without_machine: is_unknown_name && node.ready != Ready::Unknown,
+            is_alive_without_instance: is_unknown_name && node.ready != Ready::Unknown,
             names_reported,
         };
         self.attempts.lock().insert(name.clone(), attempt.clone());

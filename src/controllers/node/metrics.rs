@@ -11,7 +11,7 @@ metrics! {
         pub(super) initial_sync_delay: Histogram = "node_controller_initial_node_sync_delay_seconds" in delay(),
         pub(super) initializations: Family<Labels<1>, Counter> = "ccm_node_initializations",
         pub(super) waiting: Gauge = "ccm_nodes_uninitialized",
-        pub(super) alive_without_machine: Gauge = "ccm_nodes_alive_without_machine",
+        pub(super) alive_without_instance: Gauge = "ccm_nodes_alive_without_instance",
         pub(super) refreshes: Family<Labels<1>, Counter> = "ccm_node_refreshes",
         pub(super) refresh_duration: Histogram = "ccm_node_refresh_duration_seconds"
             in Histogram::new([0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0]),

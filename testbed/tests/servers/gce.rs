@@ -186,12 +186,12 @@ async fn the_test_cloud_creates_machines_and_counts_calls() {
             "gce://test-project/us-central1-a/node-1",
             "gce://test-project/us-central1-b/node-2",
             "gce://test-project/us-central1-c/node-3",
-            "gce://test-project/us-central1-f/node-4",
-            "gce://test-project/us-central1-a/node-5",
+            "gce://test-project/us-central1-a/node-4",
+            "gce://test-project/us-central1-b/node-5",
         ]
     );
     let next = cloud.create_machine("next").await.unwrap();
-    assert!(next.provider_id.contains("us-central1-b"), "{next:?}");
+    assert!(next.provider_id.contains("us-central1-c"), "{next:?}");
 
     let client = reqwest::Client::new();
     let list = format!("{}projects/test-project/zones/us-central1-a/instances", cloud.proxy.api_endpoint());

@@ -346,6 +346,7 @@ impl PartModel for Model {
     type Key = PartKey;
     type Directory = BalancerDirectory;
     type Inputs = PartInputs;
+    type Spec = ();
     type Facts = BalancerFacts;
     type Desired = DesiredPart;
     type Observed = ObservedPart;
@@ -363,6 +364,8 @@ impl PartModel for Model {
     fn selects_by_labels(&self, service: &ServiceView) -> bool {
         !spec::selector(service).is_empty()
     }
+
+    fn spec(&self, _: &ServiceView, _: &ClusterView) {}
 
     fn parts(
         &self,

@@ -26,7 +26,7 @@ use super::{
     members::{MachineIndex, ObservedMembers, machine_of, refers_to},
     model::{Model, ObservedPart, PartInputs, PartKey, PartMember, Subnet},
     settings::BalancerSettings,
-    spec::{Spec, address_group},
+    spec::address_group,
     store::{DocumentList, DocumentStore},
 };
 use crate::{
@@ -489,7 +489,7 @@ impl PartCloud<Model> for BalancerCalls {
             }
             PartKey::Rules(_) => {
                 for member in PartMember::active(members) {
-                    let spec = Spec::of(&member.service, &cluster.name, &self.settings);
+                    let spec = &member.spec;
                     let subnet = spec.subnet_name(&self.settings);
                     if !spec.is_internal || subnet.is_empty() {
                         continue;

@@ -199,9 +199,9 @@ fn users_of(balancer: &Value, frontend: &Value) -> Owner {
     Owner::Services(users.into_iter().collect())
 }
 
-/// The Services with rules for ports of a security rule at a frontend with this IP address. All Services if there are none: the
-/// destination is left over.
-fn users_at(truth: &ArmTruth, ip: &str, security_rule: &Value) -> Owner {
+/// The Services with rules for ports of a security rule at a frontend with this IP address. If there are none, the destination is left
+/// over.
+fn users_at(truth: &ArmTruth, ip: &str, security_rule: &Value) -> BTreeSet<String> {
     let fields = &security_rule["properties"];
     let has_port = |rule: &Value| {
         let port = rule["properties"]["frontendPort"].to_string();
@@ -223,10 +223,7 @@ fn users_at(truth: &ArmTruth, ip: &str, security_rule: &Value) -> Owner {
             }
         }
     }
-    if users.is_empty() {
-        users.extend((0..SERVICES).map(|index| service_id(index).uid.to_string()));
-    }
-    Owner::Services(users.into_iter().collect())
+    users
 }
 
 /// The lists of a load balancer that a part writes.
@@ -600,12 +597,26 @@ impl Lawful for Model {
             for destination in several.iter().chain(fields.get("destinationAddressPrefix")) {
                 let text = destination.as_str().unwrap();
                 let is_foreign = text == "20.9.9.9" || text == "*";
-                let owner = users_at(truth, text, rule).foreign_if(is_foreign);
+                let mut users = users_at(truth, text, rule);
+                if users.is_empty() {
+                    // The status of a Service, which laws do not have, says which address of the user it had. Otherwise the next process
+                    // does not know it if one ends between the changes of load balancer and security group.
+                    if [MINE_IP, OTHER_IP].contains(&text) {
+                        continue;
+                    }
+                    users.extend((0..SERVICES).map(|index| service_id(index).uid.to_string()));
+                }
+                let owner = Owner::Services(users.into_iter().collect()).foreign_if(is_foreign);
                 let sources =
                     format!("{} {}", fields["sourceAddressPrefix"], fields["sourceAddressPrefixes"]);
                 let place = if text.starts_with("10.24") { PRIVATE } else { text };
                 let line = format!("nsg {} {sources} {place}", name(rule));
-                picture.push(Line::exact(line, &owner));
+                // Of the Services at one address, any may ask for it.
+                picture.push(if fields["access"] == "Deny" {
+                    Line::at_least(line, &owner)
+                } else {
+                    Line::exact(line, &owner)
+                });
             }
         }
         picture

@@ -40,7 +40,6 @@ use super::{
     rules::has_floating_ip,
     security::{DesiredSecurity, NeededRule, NodeDestinations},
     settings::BalancerSettings,
-    sources::AllowedSources,
     spec::{self, AddressChoice, AddressSettings, PublicAddress, Spec},
 };
 
@@ -144,10 +143,6 @@ fn is_planned(document: &Document) -> bool {
 }
 
 impl Model {
-    pub(super) fn spec(&self, service: &ServiceView, cluster: &ClusterView) -> Spec {
-        Spec::of(service, &cluster.name, &self.settings)
-    }
-
     fn place(&self) -> Place {
         let conf = &self.settings.conf;
         let extended = [&conf.extended_location_name, &conf.extended_location_type];
@@ -170,27 +165,18 @@ impl Model {
     }
 
     /// The public IP address of a Service in this part.
-    fn address(
-        &self,
-        service: &ServiceView,
-        cluster: &ClusterView,
+    fn address<'a>(
+        member: &'a PartMember,
         part: &str,
         directory: &BalancerDirectory,
-    ) -> Option<PublicAddress> {
-        let addresses = self.spec(service, cluster).addresses;
-        addresses.into_iter().find(|address| address.part(directory) == part)
+    ) -> Option<&'a PublicAddress> {
+        member.spec.addresses.iter().find(|address| address.part(directory) == part)
     }
 
     /// Whether a Service needs a load balancer as long as it is a member: it names it, or has elements in it. Others are members only to
     /// delete one that was left behind.
-    fn keeps_balancer(
-        &self,
-        member: &PartMember,
-        part: &str,
-        cluster: &ClusterView,
-        directory: &BalancerDirectory,
-    ) -> bool {
-        let spec = self.spec(&member.service, cluster);
+    fn keeps_balancer(&self, member: &PartMember, part: &str, directory: &BalancerDirectory) -> bool {
+        let spec = &member.spec;
         let names_it = member.service.wants_load_balancer() && spec.balancer_part(&self.settings) == part;
         let has_elements =
             || directory.balancer(part).is_some_and(|balancer| has_elements(balancer, &spec.names));
@@ -204,13 +190,12 @@ impl Model {
         cluster: &ClusterView,
         inputs: &PartInputs,
     ) -> DesiredBalancer {
-        let keeps = |member: &PartMember| self.keeps_balancer(member, part, cluster, &inputs.directory);
+        let keeps = |member: &PartMember| self.keeps_balancer(member, part, &inputs.directory);
         let wants = |member: &&PartMember| {
-            let spec = self.spec(&member.service, cluster);
-            member.service.wants_load_balancer() && spec.balancer_part(&self.settings) == part
+            member.service.wants_load_balancer() && member.spec.balancer_part(&self.settings) == part
         };
         let active: Vec<_> = PartMember::active(members).filter(wants).collect();
-        let families = active.iter().flat_map(|member| self.spec(&member.service, cluster).families);
+        let families = active.iter().flat_map(|member| member.spec.families.iter().copied());
         let need = if !active.is_empty() {
             Need::Full
         } else if members.iter().any(keeps) {
@@ -252,8 +237,7 @@ impl Model {
         let planned: Vec<_> =
             PartMember::active(members).filter(|member| has_planned_balancer(member)).collect();
         if !planned.is_empty() {
-            let families = planned.iter().flat_map(|member| self.spec(&member.service, cluster).families);
-            let families: BTreeSet<_> = families.collect();
+            let families: BTreeSet<_> = planned.iter().flat_map(|member| &member.spec.families).collect();
             let pools =
                 members::pools(&cluster.name).into_iter().filter(|(family, _)| families.contains(family));
             desired.planned = pools
@@ -268,12 +252,10 @@ impl Model {
                 })
                 .collect();
         }
-        let keeps = |member: &PartMember| self.keeps_balancer(member, part, cluster, &inputs.directory);
+        let keeps = |member: &PartMember| self.keeps_balancer(member, part, &inputs.directory);
         // A Service that names another load balancer now only waits to leave.
-        let follows = |member: &PartMember| {
-            let spec = self.spec(&member.service, cluster);
-            member.follows_nodes() && spec.balancer_part(&self.settings) == part
-        };
+        let follows =
+            |member: &PartMember| member.follows_nodes() && member.spec.balancer_part(&self.settings) == part;
         if !members.iter().any(keeps) {
             desired.release(cluster, &inputs.machines, &self.settings);
         } else if members.iter().any(follows) {
@@ -291,29 +273,27 @@ impl Model {
     ) -> DesiredAddress {
         let directory = &inputs.directory;
         let users = members.iter().map(|member| {
-            let service = &member.service;
-            let address = self.address(service, cluster, part, directory);
-            let (is_creator, prefix) = match address.map(|address| address.choice) {
-                Some(AddressChoice::Managed { prefix, .. }) => (true, prefix),
+            let address = Self::address(member, part, directory);
+            let (is_creator, prefix) = match address.map(|address| &address.choice) {
+                Some(AddressChoice::Managed { prefix, .. }) => (true, prefix.clone()),
                 _ => (false, None),
             };
             let (need, settings) = match member.membership {
-                Membership::Active => (Need::Full, AddressSettings::of(service)),
+                Membership::Active => (Need::Full, member.spec.address_settings.clone()),
                 Membership::Frozen(_) => (Need::Unchanged, AddressSettings::default()),
                 Membership::Leaving => (Need::None, AddressSettings::default()),
             };
             AddressUser {
-                service: service.id.clone(),
-                names: self.spec(service, cluster).names,
+                service: member.service.id.clone(),
+                names: member.spec.names.clone(),
                 need,
                 is_creator,
                 prefix,
                 settings,
             }
         });
-        let families = members
-            .iter()
-            .filter_map(|member| Some(self.address(&member.service, cluster, part, directory)?.family));
+        let families =
+            members.iter().filter_map(|member| Some(Self::address(member, part, directory)?.family));
         // The part may have the IP address in place of the name.
         let existing = directory.address(part).map(part_of);
         let (group, name) = existing.as_deref().unwrap_or(part).split_once('/').unwrap_or_default();
@@ -340,16 +320,15 @@ impl Model {
     ) -> DesiredRules {
         let mut services = Vec::new();
         for member in PartMember::active(members) {
-            let spec = self.spec(&member.service, cluster);
-            if spec.balancer_part(&self.settings) != part {
+            if member.spec.balancer_part(&self.settings) != part {
                 continue;
             }
-            for (family, set) in spec.rules(&member.service, &self.settings) {
+            for (family, set) in &member.spec.rules {
                 services.push(ServiceRules {
-                    frontend: self.frontend(member, &spec, family, inputs),
-                    pool: names::pool(&cluster.name, family),
-                    rules: set.rules,
-                    probes: set.probes,
+                    frontend: self.frontend(member, *family, inputs),
+                    pool: names::pool(&cluster.name, *family),
+                    rules: set.rules.clone(),
+                    probes: set.probes.clone(),
                 });
             }
         }
@@ -366,13 +345,8 @@ impl Model {
         }
     }
 
-    fn frontend(
-        &self,
-        member: &PartMember,
-        spec: &Spec,
-        family: IpFamily,
-        inputs: &PartInputs,
-    ) -> DesiredFrontend {
+    fn frontend(&self, member: &PartMember, family: IpFamily, inputs: &PartInputs) -> DesiredFrontend {
+        let spec = &member.spec;
         let pinned = spec.pinned.iter().copied().find(|address| IpFamily::of(*address) == family);
         let public = spec.addresses.iter().find(|address| address.family == family);
         let (address, at) = match public {
@@ -438,8 +412,7 @@ impl Model {
             tags: self.settings.tags.clone(),
         };
         for member in members {
-            let service = &member.service;
-            let spec = self.spec(service, cluster);
+            let (service, spec) = (&member.service, &member.spec);
             let is_active = member.membership == Membership::Active;
             let known = Self::known_addresses(member);
             let mut addresses = inputs.directory.addresses_of(service, &spec.names, &cluster.name);
@@ -456,7 +429,7 @@ impl Model {
                 continue;
             }
             desired.addresses.extend(addresses);
-            let sources = AllowedSources::of(service);
+            let sources = &spec.sources;
             for family in &spec.families {
                 if !has_floating_ip(service, *family) {
                     let rules = sources.rules(service, *family);
@@ -498,15 +471,11 @@ impl Model {
     }
 
     /// The addresses of the frontends of a Service: `None` if one is missing or has no address yet.
-    fn served(
-        member: &PartMember,
-        balancer: &Document,
-        spec: &Spec,
-    ) -> Option<BTreeMap<IpFamily, Fact<IpAddr>>> {
+    fn served(member: &PartMember, balancer: &Document) -> Option<BTreeMap<IpFamily, Fact<IpAddr>>> {
         let known = Self::known_addresses(member);
         let mut served = BTreeMap::new();
-        for family in &spec.families {
-            let frontend = Self::frontend_of(member, balancer.fields(), spec, *family)?;
+        for family in &member.spec.families {
+            let frontend = Self::frontend_of(member, balancer.fields(), *family)?;
             let address = match (reference(frontend, "publicIPAddress"), private_ip(frontend)) {
                 (Some(_), _) => known.get(family).cloned(),
                 (None, Some(address)) => Some(Fact::Known(address)),
@@ -521,12 +490,8 @@ impl Model {
     }
 
     /// The frontend of a Service: that with its address, which may have the name of another Service.
-    fn frontend_of<'a>(
-        member: &PartMember,
-        balancer: &'a Value,
-        spec: &Spec,
-        family: IpFamily,
-    ) -> Option<&'a Value> {
+    fn frontend_of<'a>(member: &PartMember, balancer: &'a Value, family: IpFamily) -> Option<&'a Value> {
+        let spec = &member.spec;
         if spec.is_internal {
             let pinned = spec.pinned.iter().find(|address| IpFamily::of(**address) == family);
             let mut frontends = elements(balancer, FRONTENDS);
@@ -544,10 +509,11 @@ impl Model {
     fn events(
         &self,
         key: &PartKey,
-        service: &ServiceView,
+        member: &PartMember,
         cluster: &ClusterView,
         inputs: &PartInputs,
     ) -> Vec<ServiceEvent> {
+        let service = &member.service;
         let id = &service.id;
         let mut events = Vec::new();
         match key {
@@ -566,7 +532,7 @@ impl Model {
                 }
             }
             PartKey::SecurityGroup(_) => {
-                let ignored = AllowedSources::of(service).ignored;
+                let ignored = &member.spec.sources.ignored;
                 if !ignored.is_empty() {
                     let text = format!("ranges that are not networks are ignored: {}", ignored.join(", "));
                     events.push(ServiceEvent::warning(id, "InvalidSourceRanges", text));
@@ -585,8 +551,7 @@ impl Model {
             PartKey::Address(part) => {
                 let address = inputs.directory.address(part);
                 let is_of_user = address.is_some_and(|address| services_in(&tags(address)).next().is_none());
-                let chooses = self
-                    .address(service, cluster, part, &inputs.directory)
+                let chooses = Self::address(member, part, &inputs.directory)
                     .is_some_and(|address| !address.is_managed());
                 for key in [a::DNS_LABEL, a::ADDRESS_TAGS, a::IP_TAGS] {
                     if chooses && is_of_user && service.annotation(key).is_some() {
@@ -623,6 +588,7 @@ impl PartModel for Model {
     type Key = PartKey;
     type Directory = BalancerDirectory;
     type Inputs = PartInputs;
+    type Spec = Spec;
     type Facts = PartFacts;
     type Desired = DesiredPart;
     type Observed = ObservedPart;
@@ -631,6 +597,10 @@ impl PartModel for Model {
 
     fn provider(&self) -> &'static str {
         crate::NAME
+    }
+
+    fn spec(&self, service: &ServiceView, cluster: &ClusterView) -> Spec {
+        Spec::of(service, &cluster.name, &self.settings)
     }
 
     fn parts(
@@ -727,10 +697,11 @@ impl PartModel for Model {
     /// Public IP addresses with the tag of this cluster whose Services do not exist.
     fn orphans(&self, snapshot: &ClusterSnapshot, directory: &BalancerDirectory) -> Vec<Orphan<PartKey>> {
         let cluster = &snapshot.cluster;
+        let specs: Vec<_> =
+            snapshot.services.iter().map(|service| (service, self.spec(service, cluster))).collect();
         let is_known = |address: &Value| {
-            snapshot.services.iter().any(|service| {
-                let spec = self.spec(service, cluster);
-                let part = part_of(address);
+            let part = part_of(address);
+            specs.iter().any(|(service, spec)| {
                 is_address_of(address, &service.id, &spec.names, &cluster.name)
                     || spec.addresses.iter().any(|known| known.part(directory) == part)
             })
@@ -756,11 +727,10 @@ impl PartModel for Model {
         inputs: &PartInputs,
     ) -> CheckResult {
         let mut result = CheckResult::default();
-        let conflicts = self.port_conflicts(members, cluster, &inputs.directory);
+        let conflicts = self.port_conflicts(members, &inputs.directory);
         for member in PartMember::active(members) {
-            let service = &member.service;
-            let spec = self.spec(service, cluster);
-            let mut invalid = spec.invalid(service, &self.settings);
+            let (service, spec) = (&member.service, &member.spec);
+            let mut invalid = spec.invalid.clone();
             invalid.extend(conflicts.get(&service.id).into_iter().flatten().cloned());
             for address in &spec.addresses {
                 let part = address.part(&inputs.directory);
@@ -797,7 +767,7 @@ impl PartModel for Model {
                 }
             }
             if invalid.is_empty() {
-                result.events.extend(self.events(key, service, cluster, inputs));
+                result.events.extend(self.events(key, member, cluster, inputs));
             } else {
                 result.refused.push((service.id.clone(), InvalidField::error(&invalid)));
             }
@@ -879,9 +849,7 @@ impl PartModel for Model {
                 // The part creates the address of a Service that chooses none.
                 let nothing = BalancerDirectory::default();
                 let is_chosen = |member: &PartMember| {
-                    // The name of the cluster is not in the names of such addresses.
-                    let addresses = Spec::of(&member.service, "", &self.settings).addresses;
-                    let mut chosen = addresses.iter().filter(|address| !address.is_managed());
+                    let mut chosen = member.spec.addresses.iter().filter(|address| !address.is_managed());
                     chosen.any(|address| address.part(&nothing).eq_ignore_ascii_case(part))
                 };
                 if !PartMember::active(members).any(is_chosen) {
@@ -995,9 +963,8 @@ impl PartModel for Model {
                 output.facts.public_ids.insert(family, id);
             }
             (PartKey::Rules(_), ObservedPart::Document(document)) => {
-                // The name of the cluster is not in the names of frontends.
-                let spec = Spec::of(&member.service, "", &self.settings);
-                let served = Self::served(member, document.as_ref()?, &spec)?;
+                let spec = &member.spec;
+                let served = Self::served(member, document.as_ref()?)?;
                 let own = spec.families.iter().filter_map(|family| served.get(family)?.known());
                 // In the order of upstream, so that a takeover does not write the status.
                 let addresses = spec.additional.iter().chain(own);

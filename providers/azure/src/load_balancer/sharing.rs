@@ -6,7 +6,7 @@ use std::{
 };
 
 use ccm_core::{
-    load_balancer::{ClusterView, InvalidField, IpFamily, ServiceId},
+    load_balancer::{InvalidField, IpFamily, ServiceId},
     plan::Membership,
 };
 use serde_json::Value;
@@ -31,8 +31,7 @@ enum SharedAddress {
 /// A Service at an address.
 struct AddressClaim<'a> {
     member: &'a PartMember,
-    spec: Spec,
-    rules: Vec<BalancingRule>,
+    rules: &'a [BalancingRule],
 }
 
 /// A port that is in use.
@@ -64,11 +63,10 @@ impl Model {
     pub(super) fn port_conflicts(
         &self,
         members: &[PartMember],
-        cluster: &ClusterView,
         directory: &BalancerDirectory,
     ) -> BTreeMap<ServiceId, Vec<InvalidField>> {
         let chooses = |member: &PartMember| {
-            let spec = self.spec(&member.service, cluster);
+            let spec = &member.spec;
             let is_chosen = spec.addresses.iter().any(|address| !address.is_managed());
             is_chosen || (spec.is_internal && !spec.pinned.is_empty())
         };
@@ -78,30 +76,28 @@ impl Model {
         }
         let mut by_address: BTreeMap<SharedAddress, Vec<AddressClaim<'_>>> = BTreeMap::new();
         for member in PartMember::active(members).filter(|member| member.service.wants_load_balancer()) {
-            let spec = self.spec(&member.service, cluster);
-            for (family, set) in spec.rules(&member.service, &self.settings) {
-                let Some(address) = self.shared_address(&spec, family, directory) else {
+            for (family, set) in &member.spec.rules {
+                let Some(address) = self.shared_address(&member.spec, *family, directory) else {
                     continue;
                 };
                 let claim = AddressClaim {
                     member,
-                    spec: spec.clone(),
-                    rules: set.rules,
+                    rules: &set.rules,
                 };
                 by_address.entry(address).or_default().push(claim);
             }
         }
         for (address, mut claims) in by_address {
             claims.sort_by(|one, other| one.member.service.id.cmp(&other.member.service.id));
-            let mut used = self.used_ports(&address, &claims, members, cluster, directory);
+            let mut used = self.used_ports(&address, &claims, members, directory);
             for claim in claims {
                 let id = &claim.member.service.id;
                 let owner = PortOwner::Service(id.clone());
                 for rule in claim.rules {
-                    let other = used.iter().find(|used| used.owner != owner && used.excludes(&rule));
+                    let other = used.iter().find(|used| used.owner != owner && used.excludes(rule));
                     if let Some(other) = other {
                         let invalid =
-                            InvalidField::spec("ports", conflict_text(&rule, &address, &other.owner));
+                            InvalidField::spec("ports", conflict_text(rule, &address, &other.owner));
                         conflicts.entry(id.clone()).or_default().push(invalid);
                         continue;
                     }
@@ -142,12 +138,11 @@ impl Model {
         address: &SharedAddress,
         claims: &[AddressClaim<'_>],
         members: &[PartMember],
-        cluster: &ClusterView,
         directory: &BalancerDirectory,
     ) -> Vec<UsedPort> {
         let balancer = claims
             .first()
-            .and_then(|claim| directory.balancer(&claim.spec.balancer_part(&self.settings)));
+            .and_then(|claim| directory.balancer(&claim.member.spec.balancer_part(&self.settings)));
         let Some(balancer) = balancer else {
             return Vec::new();
         };
@@ -155,17 +150,15 @@ impl Model {
             .filter(|frontend| self.is_at(frontend, address, directory))
             .map(|frontend| name(frontend).to_ascii_lowercase())
             .collect();
-        let names: Vec<_> =
-            members.iter().map(|member| (self.spec(&member.service, cluster).names, member)).collect();
         let mut used = Vec::new();
         for rule in elements(balancer, RULES) {
             let frontend = frontend_of_rule(rule).unwrap_or_default().to_ascii_lowercase();
             if !frontends.contains(&frontend) {
                 continue;
             }
-            let owner = match names.iter().find(|(names, _)| names.owns(name(rule))) {
+            let owner = match members.iter().find(|member| member.spec.names.owns(name(rule))) {
                 None => PortOwner::Rule(name(rule).to_owned()),
-                Some((_, member)) => {
+                Some(member) => {
                     let is_asked_for = match member.membership {
                         Membership::Frozen(_) => true,
                         Membership::Leaving => false,

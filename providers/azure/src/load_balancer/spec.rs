@@ -31,8 +31,15 @@ pub(crate) struct Spec {
     pub(crate) pinned: Vec<IpAddr>,
     /// Its public IP addresses. None for an internal load balancer.
     pub(crate) addresses: Vec<PublicAddress>,
+    pub(crate) address_settings: AddressSettings,
     /// Further addresses for its status and its security rules, which others provide.
     pub(crate) additional: Vec<IpAddr>,
+    /// Whom it admits.
+    pub(crate) sources: AllowedSources,
+    /// Rules and probes of its families.
+    pub(crate) rules: Vec<(IpFamily, RuleSet)>,
+    /// Why it is refused.
+    pub(crate) invalid: Vec<InvalidField>,
 }
 
 /// A public IP address of a Service.
@@ -180,16 +187,25 @@ impl Spec {
             };
             families.iter().map(address).collect()
         };
-        Self {
+        let rules = |family: &IpFamily| (*family, rules::rules(service, &names, *family, &settings.conf));
+        let (additional, not_addresses) = additional(service);
+        let mut spec = Self {
             is_internal,
             balancer: settings.balancer(cluster, is_internal),
             subnet: subnet.map(str::to_owned),
             pinned,
+            addresses,
+            address_settings: AddressSettings::of(service),
+            additional,
+            sources: AllowedSources::of(service),
+            rules: families.iter().map(rules).collect(),
             families,
             names,
-            addresses,
-            additional: additional(service).0,
-        }
+            invalid: Vec::new(),
+        };
+        spec.invalid = spec.problems(service, settings);
+        spec.invalid.extend(not_addresses);
+        spec
     }
 
     /// The key of its load balancer's parts: group and name.
@@ -202,31 +218,17 @@ impl Spec {
         self.subnet.as_deref().unwrap_or(&settings.conf.subnet_name)
     }
 
-    /// Rules and probes of all families.
-    pub(crate) fn rules(
-        &self,
-        service: &ServiceView,
-        settings: &BalancerSettings,
-    ) -> Vec<(IpFamily, RuleSet)> {
-        let of_family =
-            |family: &IpFamily| (*family, rules::rules(service, &self.names, *family, &settings.conf));
-        self.families.iter().map(of_family).collect()
-    }
-
-    /// Why it is refused.
-    pub(crate) fn invalid(&self, service: &ServiceView, settings: &BalancerSettings) -> Vec<InvalidField> {
+    /// Why it is refused, besides additional addresses that are none.
+    fn problems(&self, service: &ServiceView, settings: &BalancerSettings) -> Vec<InvalidField> {
         let mut invalid = unsupported(service);
-        let sources = AllowedSources::of(service);
         if self.families.iter().any(|family| !has_floating_ip(service, *family)) {
-            invalid.extend(without_floating_ip(service, &sources));
+            invalid.extend(without_floating_ip(service, &self.sources));
         }
-        invalid.extend(sources.invalid);
-        for (_, set) in self.rules(service, settings) {
-            for field in set.invalid {
-                // Both families have the same problems.
-                if !invalid.contains(&field) {
-                    invalid.push(field);
-                }
+        invalid.extend(self.sources.invalid.iter().cloned());
+        for field in self.rules.iter().flat_map(|(_, set)| &set.invalid) {
+            // Both families have the same problems.
+            if !invalid.contains(field) {
+                invalid.push(field.clone());
             }
         }
         let conf = &settings.conf;
@@ -265,7 +267,6 @@ impl Spec {
                 invalid.push(InvalidField::spec("loadBalancerIP", problem));
             }
         }
-        invalid.extend(additional(service).1);
         invalid
     }
 }

@@ -7,7 +7,7 @@ use super::{
     model::{Member, Membership, PartModel, Parts, RequiredFacts},
 };
 use crate::load_balancer::{
-    Claim, ClusterSnapshot, FormerLoadBalancer, PartKey, ServiceId, ServiceParts, ServiceView,
+    Claim, ClusterSnapshot, ClusterView, FormerLoadBalancer, PartKey, ServiceId, ServiceParts, ServiceView,
 };
 
 /// What a pass over one part knows of its members.
@@ -63,7 +63,8 @@ impl<M: PartModel> DiscoveredPart<M> {
 
     /// The members of the part.
     pub(super) fn members(&self, model: &M, key: &M::Key, memory: &Memory<M>) -> Vec<Member<M>> {
-        self.entries.iter().map(|entry| entry.member(model, key, memory)).collect()
+        let cluster = &self.snapshot.cluster;
+        self.entries.iter().map(|entry| entry.member(model, key, cluster, memory)).collect()
     }
 }
 
@@ -187,7 +188,13 @@ impl<K: Clone + Ord + std::fmt::Display + std::hash::Hash> ServiceEntry<K> {
         self.joins.contains(key) || self.traces.contains(key)
     }
 
-    fn member<M: PartModel<Key = K>>(&self, model: &M, key: &K, memory: &Memory<M>) -> Member<M> {
+    fn member<M: PartModel<Key = K>>(
+        &self,
+        model: &M,
+        key: &K,
+        cluster: &ClusterView,
+        memory: &Memory<M>,
+    ) -> Member<M> {
         let id = &self.view.id;
         let (earlier, membership) = if let Some(at) = self.joins.iter().position(|own| own == key) {
             let earlier = self.joins.get(..at).unwrap_or_default();
@@ -210,6 +217,7 @@ impl<K: Clone + Ord + std::fmt::Display + std::hash::Hash> ServiceEntry<K> {
         };
         Member {
             service: Arc::clone(&self.view),
+            spec: Arc::new(model.spec(&self.view, cluster)),
             membership,
             facts: earlier
                 .iter()

@@ -34,6 +34,9 @@ pub trait PartModel: Send + Sync + Sized + 'static {
     type Directory: Send + Sync + 'static;
     /// Inputs of `desired` besides Services and nodes: versions, subnets, networks, secrets.
     type Inputs: Send + Sync + 'static;
+    /// What a Service asks for, as far as it follows from the Service and the cluster alone: `()` if answers of the cloud are needed to
+    /// read it.
+    type Spec: Debug + Send + Sync + 'static;
     /// The facts of a part that later parts of the same Service need.
     type Facts: Clone + Debug + PartialEq + Send + Sync + 'static;
     /// The desired state of a part.
@@ -70,6 +73,9 @@ pub trait PartModel: Send + Sync + Sized + 'static {
     fn selects_by_labels(&self, _service: &ServiceView) -> bool {
         false
     }
+
+    /// Reads what a Service asks for, once for each pass. Values that are not valid are refused by [`check`](Self::check).
+    fn spec(&self, service: &ServiceView, cluster: &ClusterView) -> Self::Spec;
 
     /// The parts of a Service. Lenient: an invalid Service still has parts, so that it can be deleted. A Service without parts
     /// has nothing in the cloud and is finished.
@@ -478,6 +484,8 @@ impl<K> Orphan<K> {
 pub struct Member<M: PartModel> {
     /// The Service.
     pub service: Arc<ServiceView>,
+    /// What it asks for.
+    pub spec: Arc<M::Spec>,
     /// Whether it uses the part as its spec asks, keeps its objects, or leaves.
     pub membership: Membership,
     /// The facts of its earlier parts, in order. A member that leaves may have none.
@@ -520,6 +528,7 @@ impl<M: PartModel> Clone for Member<M> {
     fn clone(&self) -> Self {
         Self {
             service: Arc::clone(&self.service),
+            spec: Arc::clone(&self.spec),
             membership: self.membership.clone(),
             facts: self.facts.clone(),
         }
@@ -530,6 +539,7 @@ impl<M: PartModel> Debug for Member<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Member")
             .field("service", &self.service)
+            .field("spec", &self.spec)
             .field("membership", &self.membership)
             .field("facts", &self.facts)
             .finish()

@@ -240,6 +240,7 @@ impl PartModel for Forwarding {
     type Key = ForwardingPart;
     type Directory = ForwardingDirectory;
     type Inputs = ();
+    type Spec = ();
     type Facts = ();
     type Desired = DesiredForwarding;
     type Observed = ForwardingObjects;
@@ -249,6 +250,8 @@ impl PartModel for Forwarding {
     fn provider(&self) -> &'static str {
         "forwarding"
     }
+
+    fn spec(&self, _: &ServiceView, _: &ClusterView) {}
 
     /// Machines are not tagged with their Services, so that any Service may be one of them.
     fn parts(

@@ -68,6 +68,7 @@ impl PartModel for PoolModel {
     type Key = PoolPart;
     type Directory = ();
     type Inputs = ();
+    type Spec = ();
     type Facts = ();
     type Desired = BTreeSet<String>;
     type Observed = BTreeSet<String>;
@@ -77,6 +78,8 @@ impl PartModel for PoolModel {
     fn provider(&self) -> &'static str {
         "pool"
     }
+
+    fn spec(&self, _: &ServiceView, _: &ClusterView) {}
 
     fn parts(&self, _: &ServiceView, _: &ClusterView, (): &()) -> Parts<PoolPart> {
         PoolPart::Pool.into()

@@ -157,6 +157,7 @@ impl PartModel for Rulebook {
     type Key = RulebookPart;
     type Directory = RulebookDirectory;
     type Inputs = ();
+    type Spec = ();
     type Facts = ();
     type Desired = RulebookDesired;
     type Observed = RulebookObserved;
@@ -166,6 +167,8 @@ impl PartModel for Rulebook {
     fn provider(&self) -> &'static str {
         "rulebook"
     }
+
+    fn spec(&self, _: &ServiceView, _: &ClusterView) {}
 
     fn parts(
         &self,

@@ -163,6 +163,7 @@ impl PartModel for Toy {
     type Key = Key;
     type Directory = Directory;
     type Inputs = ();
+    type Spec = ();
     type Facts = Fact<String>;
     type Desired = Desired;
     type Observed = Observed;
@@ -180,6 +181,8 @@ impl PartModel for Toy {
             Some(_) => Claim::NotOurs,
         }
     }
+
+    fn spec(&self, _: &ServiceView, _: &ClusterView) {}
 
     fn parts(&self, service: &ServiceView, _: &ClusterView, directory: &Directory) -> Parts<Key> {
         let (tag, name) = (tag(&service.id), balancer_name(&service.id));

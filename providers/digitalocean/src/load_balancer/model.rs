@@ -243,6 +243,7 @@ impl PartModel for Model {
     type Key = BalancerKey;
     type Directory = BalancerDirectory;
     type Inputs = BalancerInputs;
+    type Spec = ();
     type Facts = ();
     type Desired = DesiredBalancer;
     type Observed = ObservedBalancer;
@@ -261,6 +262,8 @@ impl PartModel for Model {
             None => Claim::Ours,
         }
     }
+
+    fn spec(&self, _: &ServiceView, _: &ClusterView) {}
 
     /// While listings fail, a Service keeps the load balancer whose ID it names. That is read alone.
     fn parts(

@@ -78,7 +78,7 @@ pub(crate) struct RequestedBalancer {
     pub(crate) service: ServiceId,
     /// A shared object to which the load balancer refers is not ready.
     pub(crate) lacks_shared: bool,
-    pub(crate) spec: Spec,
+    pub(crate) spec: Arc<Spec>,
     pub(crate) settings: Arc<BalancerSettings>,
     pub(crate) cluster_id: String,
     /// The network tags of the nodes.

@@ -122,11 +122,10 @@ impl Model {
     /// The shared parts that the load balancer of a Service needs, in the order of creation.
     fn needed_parts(
         &self,
-        service: &ServiceView,
+        spec: &Spec,
         cluster: &ClusterView,
         directory: &BalancerDirectory,
     ) -> BTreeSet<PartKey> {
-        let spec = Spec::read(service);
         let mut parts = BTreeSet::new();
         if spec.scheme == Scheme::Internal && self.settings.manages_groups {
             let zones = members::zones(cluster, &self.settings);
@@ -176,15 +175,10 @@ impl Model {
     }
 
     /// Why a Service is refused.
-    fn invalid(
-        &self,
-        service: &ServiceView,
-        cluster: &ClusterView,
-        inputs: &PartInputs,
-    ) -> Vec<InvalidField> {
-        let spec = Spec::read(service);
+    fn invalid(&self, member: &PartMember, cluster: &ClusterView, inputs: &PartInputs) -> Vec<InvalidField> {
+        let spec = &member.spec;
         let mut invalid = spec.invalid.clone();
-        invalid.extend(self.invalid_address(service, &spec, inputs));
+        invalid.extend(self.invalid_address(&member.service, spec, inputs));
         if spec.scheme == Scheme::Internal && inputs.is_legacy_network {
             let text = format!(
                 "network {:?} is a legacy network, which has no subnetworks; an internal load balancer needs one",
@@ -260,8 +254,9 @@ impl Model {
     }
 
     /// Events about a valid Service.
-    fn events(&self, service: &ServiceView, cluster: &ClusterView, inputs: &PartInputs) -> Vec<ServiceEvent> {
-        let (id, spec) = (&service.id, Spec::read(service));
+    fn events(&self, member: &PartMember, cluster: &ClusterView, inputs: &PartInputs) -> Vec<ServiceEvent> {
+        let (service, spec) = (&member.service, &member.spec);
+        let id = &service.id;
         let members = inputs.members(cluster, &self.settings, spec.scheme);
         let mut events = Vec::new();
         events.extend(IgnoredValue::event(&spec.ignored, id));
@@ -306,8 +301,7 @@ impl Model {
         let Some(member) = member else {
             return desired;
         };
-        let service = &member.service;
-        let spec = Spec::read(service);
+        let (service, spec) = (&member.service, &member.spec);
         let members = inputs.members(cluster, &self.settings, spec.scheme);
         let (tags, _) = members.tags(&inputs.index, &self.settings);
         if member.follows_nodes() && !members.keeps {
@@ -329,7 +323,7 @@ impl Model {
                 reserved: inputs.directory.reserved(name),
                 status: service.status_addresses().next().map(|ip| ip.to_string()).unwrap_or_default(),
                 settings: Arc::clone(&self.settings),
-                spec,
+                spec: Arc::clone(spec),
             })),
             _ => DesiredState::Unchanged,
         };
@@ -344,7 +338,7 @@ impl Model {
         cluster: &ClusterView,
         directory: &BalancerDirectory,
     ) -> bool {
-        let needed = self.needed_parts(&member.service, cluster, directory);
+        let needed = self.needed_parts(&member.spec, cluster, directory);
         let mut needed_facts = member.facts.iter().filter(|(part, _)| needed.contains(part));
         needed_facts.any(|(part, facts)| match facts.shared {
             SharedState::Ready => false,
@@ -390,9 +384,9 @@ impl Model {
         key: &PartKey,
         members: &[PartMember],
         directory: &BalancerDirectory,
-        uses: impl Fn(&ServiceView) -> bool,
+        uses: impl Fn(&Spec) -> bool,
     ) -> Need {
-        let needs = |member: &PartMember| member.service.wants_load_balancer() && uses(&member.service);
+        let needs = |member: &PartMember| member.service.wants_load_balancer() && uses(&member.spec);
         let refers = |member: &PartMember| {
             let name = names::balancer(&member.service.id);
             let mut facts = member.facts.iter();
@@ -413,7 +407,7 @@ impl Model {
     /// Whether the objects that internal load balancers share follow the nodes. A Service that is external now only waits to leave.
     fn follow_nodes(members: &[PartMember]) -> bool {
         let mut following = members.iter().filter(|member| member.follows_nodes());
-        following.any(|member| Scheme::of(&member.service) == Scheme::Internal)
+        following.any(|member| member.spec.scheme == Scheme::Internal)
     }
 
     fn check_part(
@@ -430,8 +424,7 @@ impl Model {
         let nodes = inputs.members(cluster, &self.settings, scheme);
         DesiredCheck {
             kind,
-            need: Self::need(&key, members, &inputs.directory, |service| {
-                let spec = Spec::read(service);
+            need: Self::need(&key, members, &inputs.directory, |spec| {
                 spec.scheme == scheme && spec.local_port.is_none()
             }),
             cluster_id: inputs.directory.cluster_id.clone(),
@@ -452,8 +445,8 @@ impl Model {
         let follows = Self::follow_nodes(members);
         DesiredGroup {
             zone: zone.to_owned(),
-            need: Self::need(&PartKey::Group(zone.to_owned()), members, &inputs.directory, |service| {
-                Scheme::of(service) == Scheme::Internal
+            need: Self::need(&PartKey::Group(zone.to_owned()), members, &inputs.directory, |spec| {
+                spec.scheme == Scheme::Internal
             }),
             members: if follows && !nodes.keeps {
                 Some(Arc::new(nodes))
@@ -477,18 +470,13 @@ impl Model {
         let uses = |spec: &Spec| {
             spec.shares_backend && names::shared_backend(cluster_id, spec.protocol, spec.affinity) == name
         };
-        let mut specs = PartMember::staying(members).map(|member| Spec::read(&member.service));
+        let mut specs = PartMember::staying(members).map(|member| &*member.spec);
         let first = specs.find(|spec| uses(spec));
         DesiredSharedBackend {
             name: name.to_owned(),
-            need: Self::need(
-                &PartKey::SharedBackend(name.to_owned()),
-                members,
-                &inputs.directory,
-                |service| uses(&Spec::read(service)),
-            ),
-            protocol: first.as_ref().map(|spec| spec.protocol.as_str()).unwrap_or_default(),
-            affinity: first.as_ref().map(|spec| spec.affinity.as_str()).unwrap_or_default(),
+            need: Self::need(&PartKey::SharedBackend(name.to_owned()), members, &inputs.directory, uses),
+            protocol: first.map(|spec| spec.protocol.as_str()).unwrap_or_default(),
+            affinity: first.map(|spec| spec.affinity.as_str()).unwrap_or_default(),
             check: self.settings.global_path("healthChecks", &check),
             groups: if follows && !nodes.keeps {
                 self.groups(&nodes, members, inputs)
@@ -508,6 +496,7 @@ impl PartModel for Model {
     type Key = PartKey;
     type Directory = BalancerDirectory;
     type Inputs = PartInputs;
+    type Spec = Spec;
     type Facts = PartFacts;
     type Desired = DesiredPart;
     type Observed = Objects;
@@ -530,6 +519,10 @@ impl PartModel for Model {
         spec::finalizers(service)
     }
 
+    fn spec(&self, service: &ServiceView, _: &ClusterView) -> Spec {
+        Spec::read(service)
+    }
+
     fn parts(
         &self,
         service: &ServiceView,
@@ -539,7 +532,7 @@ impl PartModel for Model {
         let name = names::balancer(&service.id);
         let balancer = PartKey::Balancer(name.clone());
         let exists = directory.of_balancer(&name).next().is_some();
-        let mut needed = self.needed_parts(service, cluster, directory);
+        let mut needed = self.needed_parts(&Spec::read(service), cluster, directory);
         let former = self.former_parts(service, cluster, directory);
         if service.wants_load_balancer() {
             // It stays in parts that it does not need any more, so that they are reconciled after its load balancer has changed.
@@ -643,10 +636,10 @@ impl PartModel for Model {
         }
         for member in PartMember::active(members) {
             let service = &member.service;
-            let invalid = self.invalid(service, cluster, inputs);
+            let invalid = self.invalid(member, cluster, inputs);
             let is_balancer = matches!(key, PartKey::Balancer(_));
             // Each of its parts refuses it, and the later ones wait for the first.
-            if Spec::read(service).is_mixed {
+            if member.spec.is_mixed {
                 let text = "LoadBalancer with multiple protocols are not supported.";
                 result.events.push(ServiceEvent::warning(&service.id, MIXED_PROTOCOLS, text));
                 result.conditions.push((service.id.clone(), ports_condition(true)));
@@ -654,7 +647,7 @@ impl PartModel for Model {
             if !invalid.is_empty() {
                 result.refused.push((service.id.clone(), InvalidField::error(&invalid)));
             } else if is_balancer {
-                result.events.extend(self.events(service, cluster, inputs));
+                result.events.extend(self.events(member, cluster, inputs));
             }
         }
         result
@@ -782,7 +775,7 @@ impl PartModel for Model {
             output.effects.ingress = Some(vec![Ingress::address(address, IpMode::Vip)]);
         }
         let was_refused = member.service.conditions.iter().any(|condition| &*condition.kind == PORTS_ERROR);
-        if was_refused && !Spec::read(&member.service).is_mixed {
+        if was_refused && !member.spec.is_mixed {
             output.effects.conditions.insert(PORTS_ERROR.to_owned(), ports_condition(false));
         }
         Some(output)

@@ -15,6 +15,7 @@ use ccm_core::{
         other_cluster_tag, ownership_tag, pick, service_id,
     },
 };
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::{
@@ -41,6 +42,17 @@ pub(crate) struct Truth {
     objects: ObjectTrees<ObjectKind>,
     groups: ObjectTrees<Group>,
     ports: BTreeMap<String, Port>,
+    requested: RequestedTags,
+}
+
+/// The tags that Services requested. The calls of a process remember them, and annotations record them.
+#[derive(Debug, Default)]
+struct RequestedTags(Mutex<Unrecorded>);
+
+impl Clone for RequestedTags {
+    fn clone(&self) -> Self {
+        Self(Mutex::new(self.0.lock().clone()))
+    }
 }
 
 /// The cluster's name at first, and the one that it may get.
@@ -151,6 +163,7 @@ impl Lawful for Model {
             objects: ObjectTrees::new(objects.into_iter().chain(floating)),
             groups: ObjectTrees::new([]),
             ports: ports.into(),
+            requested: RequestedTags::default(),
         }
     }
 
@@ -252,11 +265,12 @@ impl Lawful for Model {
                 let is_alone = objects.of(ObjectKind::Balancer).count() < 2;
                 objects.all.retain(|object| is_alone || is_of(object, key));
                 let services = members.iter().map(|member| &*member.service);
+                let mut requested = truth.requested.0.lock();
                 ObservedPart::Balancers(LoadBalancerSnapshot {
                     external: true,
                     cluster: cluster.name.to_string(),
                     ownership_tag: cluster.ownership_tag.clone(),
-                    annotated: Unrecorded::default().annotated(services, || tags_of(&objects, |_| true)),
+                    annotated: requested.annotated(services, || tags_of(&objects, |_| true)),
                     objects,
                     ..LoadBalancerSnapshot::default()
                 })

@@ -143,6 +143,7 @@ impl PartModel for Model {
     type Key = OpenStackPart;
     type Directory = LoadBalancerDirectory;
     type Inputs = PartInputs;
+    type Spec = ();
     type Facts = PartFacts;
     type Desired = DesiredPart;
     type Observed = ObservedPart;
@@ -156,6 +157,8 @@ impl PartModel for Model {
     fn selects_by_labels(&self, service: &ServiceView) -> bool {
         !spec::selector(service, &self.settings).is_empty()
     }
+
+    fn spec(&self, _: &ServiceView, _: &ClusterView) {}
 
     fn parts(
         &self,

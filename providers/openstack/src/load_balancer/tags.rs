@@ -176,7 +176,7 @@ pub(crate) fn difference(
 }
 
 /// Requested tags that no annotation records yet.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Unrecorded(Annotated);
 
 impl Unrecorded {

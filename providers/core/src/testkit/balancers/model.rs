@@ -219,6 +219,7 @@ impl PartModel for Model {
     type Key = Key;
     type Directory = Directory;
     type Inputs = ();
+    type Spec = ();
     type Facts = Fact<String>;
     type Desired = Desired;
     type Observed = Observed;
@@ -252,6 +253,8 @@ impl PartModel for Model {
             all: &[FINALIZER_INSIDE, FINALIZER_OUTSIDE],
         }
     }
+
+    fn spec(&self, _: &ServiceView, _: &ClusterView) {}
 
     fn parts(&self, service: &ServiceView, _: &ClusterView, directory: &Directory) -> Parts<Key> {
         if service.labels.contains_key(NO_PARTS) {
