@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ccm_core::load_balancer::{ClusterTag, ServiceId, ServiceView};
 
-use super::{annotations, names};
+use super::{annotations, names, part::OpenStackPart};
 
 /// Octavia refuses longer tags.
 const MAX_CHARS: usize = 255;
@@ -175,22 +175,30 @@ pub(crate) fn difference(
     (add.map(|tag| (*tag).clone()).collect(), remove.cloned().collect())
 }
 
-/// Requested tags that no annotation records yet.
+/// Requested tags that no annotation records yet, by part: a Service that moves to another load balancer leaves its tags at the former
+/// one.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Unrecorded(Annotated);
+pub(crate) struct Unrecorded(BTreeMap<OpenStackPart, Annotated>);
 
 impl Unrecorded {
-    /// The tags that came from the annotations of these Services, now or earlier. `present`: all tags of their objects.
+    /// The tags that came from the annotations of these Services, now or earlier. `former`: the part in which the load balancer was
+    /// created. `present`: all tags of their objects.
     pub(crate) fn annotated<'a>(
         &mut self,
+        part: &OpenStackPart,
+        former: Option<&OpenStackPart>,
         services: impl Iterator<Item = &'a ServiceView>,
         present: impl Fn() -> ServiceTags,
     ) -> Annotated {
+        let mut remembered = self.0.remove(part).unwrap_or_default();
+        for (service, tags) in former.and_then(|former| self.0.remove(former)).unwrap_or_default() {
+            remembered.entry(service).or_default().extend(&tags);
+        }
         let mut all = Annotated::new();
         for service in services {
             let (requested, applied) =
                 (ServiceTags::requested(service, |_, _| ()), ServiceTags::applied(service));
-            let mut tags = self.0.remove(&service.id).unwrap_or_default();
+            let mut tags = remembered.remove(&service.id).unwrap_or_default();
             tags.extend(&requested);
             tags.extend(&applied);
             if tags.is_empty() {
@@ -204,9 +212,12 @@ impl Unrecorded {
             tags.retain(&known);
             // Also for a Service that leaves: this pass may have to wait before it removes them.
             if tags != applied && !tags.is_empty() {
-                self.0.insert(service.id.clone(), tags.clone());
+                remembered.insert(service.id.clone(), tags.clone());
             }
             all.insert(service.id.clone(), tags);
+        }
+        if !remembered.is_empty() {
+            self.0.insert(part.clone(), remembered);
         }
         all
     }
@@ -266,15 +277,20 @@ mod tests {
             ..ServiceTags::default()
         };
         let mut unrecorded = Unrecorded::default();
-        unrecorded.annotated([&service].into_iter(), present);
+        let (new, part) =
+            (OpenStackPart::New("kube_service".to_owned()), OpenStackPart::Balancer("id".to_owned()));
+        unrecorded.annotated(&new, None, [&service].into_iter(), present);
         service = ServiceView::default();
         for pass in 1..=2 {
-            let known = unrecorded.annotated([&service].into_iter(), present);
+            // The part of another load balancer does not change what is known of this one.
+            let other = OpenStackPart::Balancer("other".to_owned());
+            unrecorded.annotated(&other, None, [&service].into_iter(), ServiceTags::default);
+            let known = unrecorded.annotated(&part, Some(&new), [&service].into_iter(), present);
             let tags = known.get(&service.id).map(|tags| tags.load_balancer.clone());
             assert_eq!(tags, Some(set(&["a", "b"])), "pass {pass}");
         }
-        let known = unrecorded.annotated([&service].into_iter(), ServiceTags::default);
+        let known = unrecorded.annotated(&part, None, [&service].into_iter(), ServiceTags::default);
         assert_eq!(known.get(&service.id).map(ServiceTags::is_empty), Some(true));
-        assert!(unrecorded.annotated([&service].into_iter(), present).is_empty());
+        assert!(unrecorded.annotated(&part, None, [&service].into_iter(), present).is_empty());
     }
 }

@@ -599,7 +599,8 @@ async fn check_end<L: Lawful>(
             if let Some(step) = report.steps.first().filter(|_| !gave_up) {
                 let log = process.state.lock().log.join("\n  ");
                 let StepDescription { sentence, reason, .. } = &step.description;
-                let how = format!("`{sentence}` of {part} is still due: {reason}\n  {log}");
+                let members = report.members.iter().map(described).collect::<Vec<_>>().join(", ");
+                let how = format!("`{sentence}` of {part} ({members}) is still due: {reason}\n  {log}");
                 return Err(broken("concurrent: complete", how));
             }
             again |= !report.next.is_empty();
