@@ -279,12 +279,12 @@ impl ServiceController {
         })
     }
 
-    /// Whether the object waits for a discovery: its finalizer stays until it is known whether its load balancer is ours.
+    /// Whether the object waits for a discovery: its finalizer stays until it is known that no load balancer of ours is left.
     fn waits_for_former(&self, object: &ServiceObject, claim: Claim) -> bool {
         let view = &object.view;
         let balancers = self.cloud.load_balancers();
         let may_be_ours = balancers.is_some_and(|balancers| balancers.cleanup_view(view, view).is_some());
-        claim == Claim::Elsewhere && may_be_ours && !self.state.lock().is_former_known(view)
+        claim == Claim::Elsewhere && may_be_ours && !self.state.lock().may_lose_finalizer(view)
     }
 
     /// Cleans up a Service of another controller whose former load balancer is proven to be ours. From now on it is ours.

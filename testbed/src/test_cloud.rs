@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::Service;
 use serde_json::Value;
@@ -46,6 +46,14 @@ pub trait TestCloud: Debug + Send + Sync {
 
     /// Creates a machine with this display name.
     async fn create_machine(&self, name: &str) -> Result<Machine>;
+
+    /// Creates only machines of this kind from now on.
+    ///
+    /// # Errors
+    /// The cloud does not have it.
+    fn choose_machines(&self, kind: &str) -> Result<()> {
+        bail!("{} has no kinds of machines, not {kind:?} either", self.provider())
+    }
 
     /// Deletes a machine. Reads of its ID then fail with "not found".
     async fn delete_machine(&self, machine: &Machine) -> Result<()>;

@@ -17,6 +17,8 @@ pub(super) const REPORT_AFTER: Duration = Duration::from_secs(60);
 pub(super) struct FormerCheck {
     /// Whether a discovery has ended since the Service changed.
     pub(super) is_known: bool,
+    /// Whether its load balancer is ours and is deleted before its finalizer is removed.
+    pub(super) is_due: bool,
     /// Since when the Service is being deleted and no load balancer is found.
     pub(super) missing_since: Option<Instant>,
     /// The last event.

@@ -358,6 +358,7 @@ impl ControllerState {
         if may_need_cleanup && (is_new || entry.claim != claim || !entry.view.asks_the_same(&view)) {
             // Only the cloud shows whether it was ours before this process started.
             entry.former.is_known = false;
+            entry.former.is_due = false;
             Job::now(Cause::Service).add_to(&mut self.discovery);
         }
         if entry.view.wants_load_balancer() != view.wants_load_balancer() {
@@ -558,6 +559,11 @@ impl ControllerState {
     pub(super) fn is_former_known(&mut self, view: &ServiceView) -> bool {
         let entry = self.entry(&view.id);
         entry.is_some_and(|entry| entry.former.is_known && entry.view.asks_the_same(view))
+    }
+
+    /// Whether nothing has to be deleted before the finalizer of this Service of another controller is removed.
+    pub(super) fn may_lose_finalizer(&mut self, view: &ServiceView) -> bool {
+        self.is_former_known(view) && self.entry(&view.id).is_some_and(|entry| !entry.former.is_due)
     }
 
     fn entry(&mut self, id: &ServiceId) -> Option<&mut ServiceEntry> {

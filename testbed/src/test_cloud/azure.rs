@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::Service;
 use parking_lot::Mutex;
@@ -53,6 +53,8 @@ pub struct AzureCloud {
     pub proxy: CloudProxy<AzureDialect>,
     /// The machines, of which the number chooses the kind of the next one.
     machines: Mutex<Vec<ArmMachine>>,
+    /// The kind of all machines from now on, in place of [`KINDS`] in turn.
+    kind: Mutex<Option<&'static str>>,
 }
 
 fn text(object: &Value, key: &str) -> String {
@@ -133,6 +135,7 @@ impl AzureCloud {
             server,
             proxy,
             machines: Mutex::default(),
+            kind: Mutex::default(),
         })
     }
 
@@ -236,7 +239,8 @@ impl TestCloud for AzureCloud {
 
     /// The name is chosen by Azure.
     async fn create_machine(&self, _: &str) -> Result<Machine> {
-        let kind = KINDS[self.machines.lock().len() % KINDS.len()];
+        let next = KINDS[self.machines.lock().len() % KINDS.len()];
+        let kind = self.kind.lock().unwrap_or(next);
         let machine = self.server.create(kind, &json!({})).await?;
         self.machines.lock().push(machine.clone());
         let mut addresses = pairs(&[("Hostname", &machine.name)]);
@@ -252,6 +256,14 @@ impl TestCloud for AzureCloud {
             node: machine.name,
             id: machine.id,
         })
+    }
+
+    fn choose_machines(&self, kind: &str) -> Result<()> {
+        let known = KINDS.into_iter().find(|known| *known == kind);
+        let known = known
+            .with_context(|| format!("Azure has no machines {kind:?}, only {}", KINDS[..3].join(", ")))?;
+        *self.kind.lock() = Some(known);
+        Ok(())
     }
 
     async fn delete_machine(&self, machine: &Machine) -> Result<()> {

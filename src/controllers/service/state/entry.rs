@@ -175,8 +175,9 @@ impl ServiceEntry {
             // The object waited for the discovery.
             outputs.push(Output::Object(name(&view.id)));
         }
+        self.former.is_due = former.is_some_and(|former| former::is_due(view, former));
         let Some(former) = former else { return outputs };
-        if former::is_due(view, former) {
+        if self.former.is_due {
             outputs.push(Output::CleanUp(name(&view.id)));
             return outputs;
         }

@@ -155,7 +155,10 @@ fn the_former_load_balancer_of_a_service_of_another_controller_is_discovered() {
     fixture.state.discovery_ended(&old, Ok(Discovery::default()), fixture.now);
     assert_eq!(discover_former(&mut fixture, &unproven), ["object", "LoadBalancerNotDeleted"]);
     assert_eq!(discover_former(&mut fixture, &unproven), [""; 0]);
+    assert!(fixture.state.may_lose_finalizer(&deleting));
+    // A worker may write the object before the Service counts as ours.
     assert_eq!(discover_former(&mut fixture, &ours), ["clean up"]);
+    assert!(fixture.state.is_former_known(&deleting) && !fixture.state.may_lose_finalizer(&deleting));
 }
 
 #[test]
