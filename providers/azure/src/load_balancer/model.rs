@@ -999,6 +999,8 @@ impl PartModel for Model {
             // Members and rules need the load balancer, and a frontend a finished address.
             (PartKey::Members(_) | PartKey::Rules(_), PartKey::Balancer(_))
             | (PartKey::Rules(_) | PartKey::SecurityGroup(_), PartKey::Address(_)) => RequiredFacts::Finished,
+            // When the last Service leaves, members leave beside everything else, and its address is deleted beside the load balancer.
+            (_, PartKey::Members(_)) | (PartKey::Address(_), PartKey::Balancer(_)) => RequiredFacts::Independent,
             _ => RequiredFacts::Nothing,
         }
     }
