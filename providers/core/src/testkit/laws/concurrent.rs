@@ -322,6 +322,12 @@ impl WorkersState {
         }
     }
 
+    /// Whether this part was given up after many failures, or waits for one of its members that was given up elsewhere.
+    fn gave_up(&self, part: &PartKey, report: &PartReport) -> bool {
+        let mut parts = report.members.iter().filter_map(|member| self.parts.get(&member.service)).flatten();
+        self.failures.contains_key(part) || parts.any(|part| self.failures.contains_key(part))
+    }
+
     fn is_idle(&self) -> bool {
         self.due.is_empty() && self.running.is_empty() && !self.discovery_due && !self.discovering
     }
@@ -595,7 +601,7 @@ async fn check_end<L: Lawful>(
         let mut again = false;
         for part in &discovery.parts() {
             let report = fresh.run(part, &request).await;
-            let gave_up = process.state.lock().failures.contains_key(part);
+            let gave_up = process.state.lock().gave_up(part, &report);
             if let Some(step) = report.steps.first().filter(|_| !gave_up) {
                 let log = process.state.lock().log.join("\n  ");
                 let StepDescription { sentence, reason, .. } = &step.description;
