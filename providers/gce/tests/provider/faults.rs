@@ -568,6 +568,33 @@ async fn a_subnetwork_that_cannot_be_read_is_used() {
     project.delete(&[]).await;
 }
 
+/// Objects under another ID would not be recognized. See also the tests of the ConfigMap.
+#[tokio::test]
+async fn while_the_id_of_the_cluster_is_another_one_or_lost_nothing_is_written() {
+    let mut project = Project::new().await;
+    add_one_of_each(&mut project);
+    project.settle_well().await;
+    let names = project.names().await;
+    for (number, now) in [Ok("c2"), Err("does not exist".to_owned())].into_iter().enumerate() {
+        project.cloud.cluster_id().unwrap().set(now);
+        project.service("web").source_ranges = Some(vec![format!("10.{number}.0.0/16").into()]);
+        project.gce.proxy.forget();
+        let problems = match project.cluster.settle().await {
+            Err(error) => error.report(),
+            Ok(()) => project.complaints().join("; "),
+        };
+        assert_has(&problems, &["kube-system/ingress-uid"]);
+        assert_eq!(project.writes(), NOTHING);
+        assert_eq!(project.names().await, names);
+        // The Service is not deleted either.
+        project.cloud.cluster_id().unwrap().set(Ok("c1"));
+        project.settle_well().await;
+        let firewall = project.object("firewalls", "k8s-fw-auidweb").await;
+        assert_eq!(firewall["sourceRanges"], json!([format!("10.{number}.0.0/16")]));
+    }
+    project.delete(&[]).await;
+}
+
 #[tokio::test]
 async fn an_instance_in_another_load_balanced_group_is_named() {
     let mut project = Project::new().await;
