@@ -225,7 +225,7 @@ impl GceServer {
         self.send(Method::GET, "/admin/permissions", None).await
     }
 
-    /// Sets one of `faults`, `limits`, `options` and `iam`. The docstring of `gce_server.py` has their forms.
+    /// Sets one of `faults`, `limits`, `tokens`, `options` and `iam`. The docstring of `gce_server.py` has their forms.
     ///
     /// # Errors
     /// When the server does not answer.

@@ -12,6 +12,7 @@ Behavior is in `kinds.py` and `compute.py`. `--help` lists the options.
     /admin/faults    POST [{method, status, reason, message, times, late}]     `late`: the error is in the operation
     /admin/limits    POST {"firewalls": 3, "reads": 100}     quotas of resources, and of calls per minute and region: reads, writes, operations, heavy
     /admin/iam       POST {"PROJECT": {"granted": [..], "denied": [..]}}     permissions, with `*`; without a project all are granted
+    /admin/tokens    POST {"issued": "t", "seconds": 3599, "accepted": ["t"]}     the token of the metadata server and its life, and those that the API accepts; without `accepted` any
     /admin/options   POST {"operation": 1.0, "instance_bytes": 20000}     options that change while the server runs
     /admin/instances POST {"names": [..], "zones": [..], "instance": {..}}     creates instances
     /admin/drop?path=..                      removes a resource without an operation"""
@@ -81,11 +82,17 @@ def metadata():
         "universe/universe-domain": "googleapis.com",
         f"{account}/email": "parity@example.iam.gserviceaccount.com",
         f"{account}/scopes": "https://www.googleapis.com/auth/cloud-platform\n",
-        f"{account}/token": json.dumps({"access_token": OPTIONS.token, "expires_in": 3599, "token_type": "Bearer"}),
     }
 
 
+def token():
+    issued, seconds = TOKENS.get("issued", OPTIONS.token), TOKENS.get("seconds", 3599)
+    return json.dumps({"access_token": issued, "expires_in": seconds, "token_type": "Bearer"})
+
+
 METADATA = metadata()
+TOKEN_PATH = "/computeMetadata/v1/instance/service-accounts/default/token"
+TOKENS = {}
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -124,12 +131,15 @@ class Handler(BaseHTTPRequestHandler):
 
     def serve_metadata(self, path):
         """The path `/` answers the detection of the metadata server."""
-        value = "" if path == "/" else METADATA.get(path.removeprefix("/computeMetadata/v1/"))
+        if path == TOKEN_PATH:
+            value = token()
+        else:
+            value = "" if path == "/" else METADATA.get(path.removeprefix("/computeMetadata/v1/"))
         if path != "/" and self.headers.get("Metadata-Flavor") != "Google":
             status = 403
         else:
             status = 404 if value is None else 200
-        kind = "application/json" if path.endswith("/token") else "application/text"
+        kind = "application/json" if path == TOKEN_PATH else "application/text"
         self.answer(status, (value or "").encode(), kind, Metadata_Flavor="Google")
 
     def serve_api(self, path, query, body):
@@ -137,6 +147,9 @@ class Handler(BaseHTTPRequestHandler):
         try:
             if not self.headers.get("Authorization", "").startswith("Bearer "):
                 raise ApiError(401, "required", "the request has no token")
+            accepted = TOKENS.get("accepted")
+            if accepted is not None and self.headers["Authorization"].removeprefix("Bearer ") not in accepted:
+                raise ApiError(401, "authError", "Request had invalid authentication credentials.")
             try:
                 body = json.loads(body) if body else None
             except ValueError:
@@ -191,6 +204,9 @@ class Handler(BaseHTTPRequestHandler):
             elif what == "options":
                 OPTIONS.operation = body.get("operation", OPTIONS.operation)
                 OPTIONS.instance_bytes = body.get("instance_bytes", OPTIONS.instance_bytes)
+            elif what == "tokens":
+                TOKENS.clear()
+                TOKENS.update(body or {})
             elif what == "iam":
                 CLOUD.iam = body or {}
             elif what == "instances":

@@ -103,6 +103,46 @@ fn all_problems_are_reported_with_line_key_and_fix() {
     assert!(error.contains("GCE_METADATA_HOST: \"a b\" is not a host"), "{error}");
 }
 
+/// Keys whose every value is accepted: a body of requests, and names that have no effect.
+const FREE_TEXT: [&str; 2] = ["token-body", "node-instance-prefix"];
+
+/// A malformed value of each key. A key without one is an omission of this test.
+#[test]
+fn each_malformed_value_is_an_error_or_a_warning_with_its_key() {
+    use ccm_core::config::Section as _;
+
+    let global = [
+        ("token-url", "tokens"),
+        ("project-id", "My Project"),
+        ("network-project-id", "my_project"),
+        ("network-name", "Net"),
+        ("subnetwork-name", "projects/p/regions/r/sub"),
+        ("stack-type", "dual"),
+        ("secondary-range-name", "pods"),
+        ("node-tags", "a_b"),
+        ("regional", "maybe"),
+        ("multizone", "2"),
+        ("api-endpoint", "ftp://compute.example.com"),
+        ("container-api-endpoint", "https://container.example.com"),
+        ("local-zone", "central"),
+        ("alpha-features", "Everything"),
+        ("firewall-management", "mine"),
+        ("resource-manager-endpoint", "https://manager.example.com/v1"),
+    ];
+    let with_values = global.map(|(key, _)| key).into_iter().chain(FREE_TEXT).collect();
+    let documented: std::collections::BTreeSet<_> = Global::keys().into_iter().map(|key| key.name).collect();
+    assert_eq!(documented, with_values);
+    let global = global.map(|(key, value)| ("global", key, value));
+    let quotas = Quotas::keys().into_iter().map(|key| ("Quota", key.name, "0"));
+    for (section, key, value) in global.into_iter().chain(quotas) {
+        let found = match read(&format!("[{section}]\n{key} = {value}\n"), Environment::default()) {
+            Ok(parsed) => parsed.warnings.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "),
+            Err(error) => error,
+        };
+        assert!(found.contains(":2:") && found.contains(key), "{key}: {found:?}");
+    }
+}
+
 #[test]
 fn an_endpoint_is_scheme_and_host() {
     for (text, expected) in [

@@ -31,7 +31,7 @@ use super::{
     json,
     kinds::{INSTANCES, InstanceEntry, Object, ObjectChange, ObjectKind, Objects, PartKey},
     members::{self, InstanceIndex, ZoneInstances},
-    model::{ChangeReply, Model, PartInputs, PartMember},
+    model::{ChangeReply, Model, PartInputs, PartMember, RequestedSubnetwork},
     names,
     settings::BalancerSettings,
     silent::SilentZones,
@@ -59,6 +59,8 @@ const INSTANCES_AGE: Duration = Duration::from_secs(600);
 const UNLISTED_AGE: Duration = Duration::from_secs(60);
 /// The subnetworks are read again after this.
 const SUBNETWORK_AGE: Duration = Duration::from_secs(3600);
+/// A subnetwork that cannot be used is read again after this.
+const PROBLEM_AGE: Duration = Duration::from_secs(60);
 /// A change of a firewall rule that is refused is tried again after this.
 const DENIED_AGE: Duration = Duration::from_secs(600);
 /// The wait until an object of ours does not use another one any more.
@@ -111,6 +113,8 @@ pub(crate) struct BalancerCalls {
     silent_instances: SilentZones,
     silent_groups: SilentZones,
     subnetworks: Cache<(), Subnetwork>,
+    /// By resource path.
+    requested_subnetworks: Cache<String, RequestedSubnetwork>,
     state: Mutex<CallState>,
 }
 
@@ -283,6 +287,7 @@ impl BalancerCalls {
             silent_instances: SilentZones::default(),
             silent_groups: SilentZones::default(),
             subnetworks: Cache::new(CacheConfig::new("gce_subnetworks"), metrics),
+            requested_subnetworks: Cache::new(CacheConfig::new("gce_requested_subnetworks"), metrics),
             state: Mutex::default(),
         }
     }
@@ -419,6 +424,21 @@ impl BalancerCalls {
             path,
             ..Subnetwork::default()
         }))
+    }
+
+    /// The subnetwork from which a Service requests its address, with this resource path.
+    async fn requested_subnetwork(&self, path: &str, priority: Priority) -> Result<RequestedSubnetwork> {
+        let known = self.requested_subnetworks.peek(path, Freshness::AtMost(SUBNETWORK_AGE));
+        if let Some((known, _)) = known
+            && known.problem.is_empty()
+        {
+            return Ok(RequestedSubnetwork::clone(&known));
+        }
+        let (client, settings, of) = (self.client(priority), Arc::clone(&self.settings), path.to_owned());
+        let load = || async move { read_subnetwork(&client, &settings, &of).await };
+        let freshness = Freshness::AtMost(PROBLEM_AGE);
+        let read = self.requested_subnetworks.get(path.to_owned(), freshness, priority, load).await?;
+        Ok(RequestedSubnetwork::clone(&read))
     }
 
     /// The objects of a part, from the listings, and the time when the oldest of these was read. `fills_groups`: with the members of
@@ -621,6 +641,39 @@ async fn found_subnetwork(client: &Client, settings: &BalancerSettings) -> Resul
             ),
             ..Subnetwork::default()
         },
+    })
+}
+
+/// The subnetwork with this resource path, with the reason why it cannot be used. If the credentials may not read it, nothing is known
+/// of it, and the API refuses the address.
+async fn read_subnetwork(
+    client: &Client,
+    settings: &BalancerSettings,
+    path: &str,
+) -> Result<RequestedSubnetwork> {
+    let mut parts = path.split('/').skip(1).step_by(2);
+    let (Some(project), Some(region), Some(name)) = (parts.next(), parts.next(), parts.next()) else {
+        return Ok(RequestedSubnetwork::default());
+    };
+    let problem = match client.subnetwork(project, region, name).await {
+        Ok(Some(found)) if found.network == settings.network => {
+            return Ok(RequestedSubnetwork {
+                range: found.range,
+                ..RequestedSubnetwork::default()
+            });
+        }
+        Ok(Some(found)) => format!(
+            "subnetwork {name:?} is one of network {:?}, not of {:?}",
+            last_component(&found.network),
+            last_component(&settings.network)
+        ),
+        Ok(None) => format!("subnetwork {name:?} not found in region {region:?} of project {project:?}"),
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => String::new(),
+        Err(error) => return Err(error),
+    };
+    Ok(RequestedSubnetwork {
+        problem,
+        ..RequestedSubnetwork::default()
     })
 }
 
@@ -845,6 +898,12 @@ impl PartCloud<Model> for BalancerCalls {
             inputs.subnetwork.clone_from(&subnetwork.path);
             inputs.no_subnetwork.clone_from(&subnetwork.problem);
             inputs.is_legacy_network = subnetwork.is_legacy;
+            for member in PartMember::staying(members) {
+                if let Some(path) = self.settings.requested_subnetwork(&member.spec, &inputs.subnetwork) {
+                    let subnetwork = self.requested_subnetwork(&path, read.priority).await?;
+                    inputs.requested_subnetworks.insert(path, subnetwork);
+                }
+            }
         }
         let mut state = self.state.lock();
         state.denied.retain(|_, (since, _)| since.elapsed() < DENIED_AGE);

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    net::{IpAddr, Ipv4Addr},
     sync::Arc,
 };
 
@@ -15,6 +16,7 @@ use ccm_core::{
         CheckResult, Member, Membership, Orphan, PartModel, PartOutput, Parts, Plan, RequiredFacts, objects,
     },
 };
+use ipnet::IpNet;
 
 use super::{
     annotations as a,
@@ -58,8 +60,19 @@ pub(crate) struct PartInputs {
     pub(crate) no_subnetwork: String,
     /// Whether the network is one without subnetworks, in which there are no internal load balancers. Read for internal ones only.
     pub(crate) is_legacy_network: bool,
+    /// The subnetworks from which Services request their addresses, by resource path.
+    pub(crate) requested_subnetworks: BTreeMap<String, RequestedSubnetwork>,
     /// Changes of firewall rules that the credentials do not allow.
     pub(crate) denied: Arc<BTreeMap<String, DeniedFirewall>>,
+}
+
+/// A subnetwork from which a Service requests its address.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RequestedSubnetwork {
+    /// Its range; empty if it is not known.
+    pub(crate) range: String,
+    /// Why it cannot be used; empty if it can.
+    pub(crate) problem: String,
 }
 
 /// The desired state of a part.
@@ -189,6 +202,7 @@ impl Model {
         {
             invalid.push(InvalidField::annotation(a::SUBNET, &inputs.no_subnetwork));
         }
+        invalid.extend(self.invalid_subnetwork(spec, inputs));
         let ranges = names::port_ranges(spec.ports.iter().copied()).len();
         if self.settings.manages_firewalls && ranges > PORT_RANGES {
             let text = format!(
@@ -210,6 +224,23 @@ impl Model {
         invalid
     }
 
+    /// Why the address cannot be in the subnetwork from which the Service requests it. Without this check, the instance groups and the health
+    /// check would be created before the API refuses the address.
+    fn invalid_subnetwork(&self, spec: &Spec, inputs: &PartInputs) -> Option<InvalidField> {
+        let path = self.settings.requested_subnetwork(spec, &inputs.subnetwork)?;
+        let RequestedSubnetwork { range, problem } = inputs.requested_subnetworks.get(&path)?;
+        if !problem.is_empty() {
+            return Some(InvalidField::annotation(a::SUBNET, problem));
+        }
+        let (range, address): (IpNet, IpAddr) = (range.parse().ok()?, spec.address.parse().ok()?);
+        if range.contains(&address) {
+            return None;
+        }
+        let name = last_component(&path);
+        let text = format!("{address} is not in the range {range} of subnetwork {name:?}");
+        Some(InvalidField::spec("loadBalancerIP", text))
+    }
+
     fn invalid_address(
         &self,
         service: &ServiceView,
@@ -221,7 +252,7 @@ impl Model {
             return None;
         }
         let refused = |problem: String| Some(InvalidField::spec("loadBalancerIP", problem));
-        if address.parse::<std::net::Ipv4Addr>().is_err() {
+        if address.parse::<Ipv4Addr>().is_err() {
             return refused(format!("{address:?} is not an IPv4 address"));
         }
         let name = names::balancer(&service.id);

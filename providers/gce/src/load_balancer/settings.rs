@@ -7,7 +7,11 @@ use ccm_core::{
 };
 use ipnet::Ipv4Net;
 
-use super::{json::networks, names};
+use super::{
+    json::networks,
+    names,
+    spec::{Scheme, Spec},
+};
 use crate::{
     ANNOTATE, CHECK_RANGES, DENY, DENY_CLEANUP, LEAVE_EXTERNAL,
     config::{Global, ILB_SUBSETS, SKIP_GROUPS},
@@ -105,6 +109,17 @@ impl BalancerSettings {
     /// The priority of rules that admit traffic: a rule that denies all other traffic comes after them.
     pub(crate) fn allow_priority(&self) -> u32 {
         if self.denies { 999 } else { 1000 }
+    }
+
+    /// The resource path of the subnetwork that an internal Service names, or in which it requests an address; `None`: it requests
+    /// nothing. `usual`: that of the cluster.
+    pub(crate) fn requested_subnetwork(&self, spec: &Spec, usual: &str) -> Option<String> {
+        match &spec.subnet {
+            _ if spec.scheme != Scheme::Internal => None,
+            Some(name) => Some(self.subnetwork_path(name)),
+            None if spec.address.is_empty() || usual.is_empty() => None,
+            None => Some(usual.to_owned()),
+        }
     }
 
     /// The resource path of a subnetwork by name.

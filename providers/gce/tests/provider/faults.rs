@@ -12,7 +12,7 @@ use ccm_core::{
 use ccm_testbed::{
     gce::{GceOptions, ZONES},
     observe::assert_has,
-    proxy::{Action, Rule, gce_refusal},
+    proxy::{Action, Rule, gce_refusal, is_gce_write},
 };
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -448,6 +448,150 @@ async fn a_change_that_exceeds_the_rate_waits_until_the_next_minute() {
     let twice: Vec<_> = writes.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| &pair[0]).collect();
     assert_eq!(twice, ["firewalls.insert", CREATED], "two firewall rules, and the repetition");
     assert!(!project.address("web").is_empty());
+    project.delete(&[]).await;
+}
+
+/// A second of the program's clock passes every few milliseconds.
+async fn run_clock() {
+    loop {
+        advance_to(Instant::now() + Duration::from_secs(1)).await;
+        // The other tasks of this thread run.
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// The Go program takes every 403 for a missing permission, and then leaves out the firewall rule.
+#[tokio::test]
+async fn a_firewall_rule_of_a_shared_network_is_a_command_only_without_the_permission() {
+    let options = GceOptions {
+        projects: vec!["test-project".to_owned(), "host-project".to_owned()],
+        ..GceOptions::default()
+    };
+    for reason in ["rateLimitExceeded", "quotaExceeded"] {
+        let mut project = Project::with(&options, 2, "network-project-id = host-project\n", &[]).await;
+        let refusal = Action::answer(403, gce_refusal(403, reason));
+        let rule = Rule::when(|request| request.name == "firewalls.insert", refusal);
+        project.gce.proxy.add(rule.at(1));
+        project.cluster.services.push(service("web", &[80]));
+        tokio::select! {
+            settled = project.cluster.settle_despite_failures() => settled.unwrap(),
+            () = run_clock() => {}
+        }
+        project.assert_no_complaints();
+        let events = project.reports.iter().flat_map(|report| &report.events);
+        let commands: Vec<_> = events.filter(|event| event.reason == "LoadBalancerManualChange").collect();
+        assert!(commands.is_empty(), "{reason}: {commands:?}");
+        assert_eq!(project.objects("firewalls").await.len(), 2, "{reason}");
+        project.assert_settled().await;
+        project.delete(&[]).await;
+    }
+}
+
+#[tokio::test]
+async fn html_in_place_of_the_answer_to_a_change_creates_nothing_twice() {
+    let mut project = Project::new().await;
+    project.cluster.services.push(service("web", &[80]));
+    let page = Action::answer(200, "<html><body>Sign in</body></html>");
+    project.gce.proxy.add(Rule::when(|request| is_gce_write(&request.name), page).at(1));
+    project.cluster.settle_despite_failures().await.unwrap();
+    project.assert_no_complaints();
+    assert!(!project.address("web").is_empty());
+    project.assert_settled().await;
+    project.delete(&[]).await;
+}
+
+#[tokio::test]
+async fn with_a_revoked_token_load_balancers_stay_until_there_is_another() {
+    let mut project = Project::new().await;
+    add_one_of_each(&mut project);
+    project.settle_well().await;
+    let names = project.names().await;
+    let address = project.address("web");
+    project.gce.set("tokens", &json!({"accepted": []})).await.unwrap();
+    project.service("web").source_ranges = Some(vec!["10.0.0.0/8".into()]);
+    project.service("api").deleting = true;
+    project.settle().await;
+    project.assert_complaints(&["authError"]);
+    assert_eq!(project.names().await, names);
+    assert_eq!(project.address("web"), address);
+    assert!(project.find("api").is_some(), "its finalizers stay");
+
+    project.gce.set("tokens", &json!({"issued": "next", "accepted": ["next"]})).await.unwrap();
+    advance_to(Instant::now() + Duration::from_secs(10)).await;
+    project.cluster.settle_despite_failures().await.unwrap();
+    project.assert_no_complaints();
+    assert!(project.find("api").is_none());
+    assert_eq!(project.address("web"), address);
+    project.delete(&[]).await;
+}
+
+/// The Go program leaves instance groups and the health check until the Service is deleted.
+#[tokio::test]
+async fn an_internal_service_that_is_refused_leaves_nothing() {
+    let mut project = Project::new().await;
+    for (annotation, address, text) in [
+        (
+            Some("missing"),
+            "",
+            "subnetwork \"missing\" not found in region \"us-central1\" of project \"test-project\"",
+        ),
+        (
+            Some("custom"),
+            "",
+            "subnetwork \"custom\" is one of network \"custom\", not of \"default\"",
+        ),
+        (None, "192.0.2.1", "192.0.2.1 is not in the range 10.128.0.0/16 of subnetwork \"default\""),
+    ] {
+        project.cluster.services.push(service("web", &[80]));
+        annotate(project.service("web"), INTERNAL, Some("Internal"));
+        annotate(project.service("web"), SUBNET, annotation);
+        project.service("web").load_balancer_ip = address.into();
+        assert_eq!(project.settle().await, NOTHING, "{text}");
+        project.assert_complaints(&[text]);
+        assert_eq!(project.names().await, [""; 0], "{text}");
+        project.delete(&[]).await;
+    }
+}
+
+/// In a shared network, the credentials may not read the subnetworks of the other project.
+#[tokio::test]
+async fn a_subnetwork_that_cannot_be_read_is_used() {
+    let mut project = Project::new().await;
+    let denied = json!({"test-project": {"granted": ["*"], "denied": ["compute.subnetworks.get"]}});
+    project.gce.set("iam", &denied).await.unwrap();
+    project.cluster.services.push(service("web", &[80]));
+    annotate(project.service("web"), INTERNAL, Some("Internal"));
+    annotate(project.service("web"), SUBNET, Some("other"));
+    project.settle_well().await;
+    let rule = project.object("forwardingRules", "auidweb").await;
+    assert!(rule["subnetwork"].as_str().unwrap().ends_with("/subnetworks/other"), "{rule}");
+    project.delete(&[]).await;
+}
+
+/// Objects under another ID would not be recognized. See also the tests of the ConfigMap.
+#[tokio::test]
+async fn while_the_id_of_the_cluster_is_another_one_or_lost_nothing_is_written() {
+    let mut project = Project::new().await;
+    add_one_of_each(&mut project);
+    project.settle_well().await;
+    let names = project.names().await;
+    for (number, now) in [Ok("c2"), Err("does not exist".to_owned())].into_iter().enumerate() {
+        project.cloud.cluster_id().unwrap().set(now);
+        project.service("web").source_ranges = Some(vec![format!("10.{number}.0.0/16").into()]);
+        project.gce.proxy.forget();
+        let problems = match project.cluster.settle().await {
+            Err(error) => error.report(),
+            Ok(()) => project.complaints().join("; "),
+        };
+        assert_has(&problems, &["kube-system/ingress-uid"]);
+        assert_eq!(project.writes(), NOTHING);
+        assert_eq!(project.names().await, names);
+        // The Service is not deleted either.
+        project.cloud.cluster_id().unwrap().set(Ok("c1"));
+        project.settle_well().await;
+        let firewall = project.object("firewalls", "k8s-fw-auidweb").await;
+        assert_eq!(firewall["sourceRanges"], json!([format!("10.{number}.0.0/16")]));
+    }
     project.delete(&[]).await;
 }
 

@@ -341,6 +341,11 @@ async fn an_internal_service_has_the_objects_of_the_go_program() {
     project.settle_well().await;
     let backend = project.object("backendServices", WEB).await;
     assert_eq!(backend["backends"].as_array().unwrap().len(), 2);
+    let groups = project.objects("instanceGroups").await;
+    let mut sizes: Vec<_> =
+        groups.iter().map(|group| group["instances"].as_array().map_or(0, Vec::len)).collect();
+    sizes.sort_unstable();
+    assert_eq!(sizes, [0, 1, 1], "{groups:#?}");
     project.nodes.push(left);
     project.settle_well().await;
     project.assert_settled().await;
@@ -375,6 +380,120 @@ async fn an_internal_service_has_the_objects_of_the_go_program() {
     }
     project.assert_settled().await;
     project.delete(&[]).await;
+}
+
+/// The Go program tries all zones of the region.
+#[tokio::test]
+async fn groups_are_deleted_only_in_zones_that_have_one() {
+    let mut project = Project::new().await;
+    project.services.push(service("web", &[80]));
+    annotate(project.service("web"), INTERNAL, Some("Internal"));
+    project.settle_well().await;
+    let mut writes = project.delete(&[]).await;
+    writes.retain(|write| write.starts_with("instanceGroups."));
+    assert_eq!(writes, ["instanceGroups.delete"; 3]);
+}
+
+/// The Go program writes for the only destination the address of the Service that came first, also after its deletion.
+#[tokio::test]
+async fn health_checks_reach_the_addresses_of_all_services() {
+    let mut project = Project::new().await;
+    project.services.push(service("web", &[80]));
+    project.settle_well().await;
+    // As the Go program left it.
+    let shared = "k8s-c1-node-http-hc";
+    let destination = json!({"destinationRanges": [project.address("web")]});
+    let path = format!("global/firewalls/{shared}");
+    project.gce.call(Method::PATCH, &path, Some(&destination)).await.unwrap();
+    project.restart().await;
+    project.services.push(service("api", &[80]));
+    project.settle_well().await;
+    let firewall = project.object("firewalls", shared).await;
+    let destinations = firewall["destinationRanges"].as_array().map_or(0, Vec::len);
+    assert_eq!(destinations, 0, "{firewall}");
+    project.assert_settled().await;
+    project.delete(&[]).await;
+}
+
+/// In the Go program, every pass fails from then on.
+#[tokio::test]
+async fn a_load_balancer_keeps_its_tier_without_the_annotation() {
+    const TIER: &str = "cloud.google.com/network-tier";
+    let mut project = Project::new().await;
+    project.services.push(service("web", &[80]));
+    annotate(project.service("web"), TIER, Some("Standard"));
+    project.settle_well().await;
+    let address = project.address("web");
+    annotate(project.service("web"), TIER, None);
+    assert_eq!(project.settle_well().await, NOTHING);
+    project.service("web").ports = service("web", &[443]).ports;
+    project.settle_well().await;
+    let rule = project.object("forwardingRules", WEB).await;
+    assert_eq!((&rule["networkTier"], &rule["IPAddress"]), (&json!("STANDARD"), &json!(address)));
+    project.assert_settled().await;
+    project.delete(&[]).await;
+}
+
+/// The Go program does the whole work again, since the annotation changes the Service.
+#[tokio::test]
+async fn the_annotation_with_a_name_costs_no_call() {
+    let flags = [("enable-l4-lb-annotations", "true")];
+    let mut project = Project::with(&GceOptions::default(), 2, "", &flags).await;
+    project.services.push(service("web", &[80]));
+    project.settle_well().await;
+    let annotation = project.service("web").annotation("networking.gke.io/target-pool").map(str::to_owned);
+    assert_eq!(annotation.as_deref(), Some(WEB));
+    assert_eq!(project.settle_well().await, NOTHING);
+    let calls: Vec<_> = project.gce.proxy.requests().into_iter().map(|request| request.name).collect();
+    assert_eq!(calls, [""; 0]);
+    project.delete(&[]).await;
+}
+
+/// In the Go program, the address comes back only because nobody took it.
+#[tokio::test]
+async fn a_deleted_forwarding_rule_gets_another_address_if_its_own_is_taken_and_nobody_reserved_it() {
+    for is_reserved in [false, true] {
+        let mut project = Project::new().await;
+        project.services.push(service("web", &[80]));
+        project.settle_well().await;
+        let address = project.address("web");
+        let own = format!("projects/{}/regions/us-central1/forwardingRules/{WEB}", project.gce.project());
+        project.gce.remove(&own).await.unwrap();
+        // The ephemeral address is the next free one.
+        let mut left = vec!["theirs of forwardingRules", "theirs of targetPools"];
+        if is_reserved {
+            project.reserve("theirs", &json!({"networkTier": "PREMIUM"})).await;
+            left.insert(0, "theirs of addresses");
+        }
+        let target = "regions/us-central1/targetPools";
+        project.gce.call(Method::POST, target, Some(&json!({"name": "theirs"}))).await.unwrap();
+        let mut rule = json!({
+            "name": "theirs", "IPProtocol": "TCP", "portRange": "80-80", "target": format!("{target}/theirs"),
+        });
+        if is_reserved {
+            rule["IPAddress"] = json!(address);
+        }
+        project
+            .gce
+            .call(Method::POST, "regions/us-central1/forwardingRules", Some(&rule))
+            .await
+            .unwrap();
+        assert_eq!(project.object("forwardingRules", "theirs").await["IPAddress"], json!(address));
+
+        project.restart().await;
+        project.cluster.settle_despite_failures().await.unwrap();
+        if is_reserved {
+            // It may have been reserved for this Service, so that no other address takes its place.
+            project.assert_complaints(&["forwardingRules/theirs uses this address and port"]);
+        } else {
+            project.assert_no_complaints();
+            assert_ne!(project.address("web"), address);
+            let firewall = project.object("firewalls", "k8s-fw-auidweb").await;
+            assert_eq!(firewall["destinationRanges"], json!([project.address("web")]));
+            project.assert_settled().await;
+        }
+        project.delete(&left).await;
+    }
 }
 
 #[tokio::test]
@@ -471,6 +590,13 @@ async fn an_internal_service_takes_a_reserved_address() {
     project.services.push(service("web", &[80]));
     annotate(project.service("web"), INTERNAL, Some("Internal"));
     project.service("web").load_balancer_ip = address.as_str().into();
+    project.settle_well().await;
+    assert_eq!(project.address("web"), address);
+    project.assert_settled().await;
+    // The address stays when it is no longer requested.
+    project.service("web").load_balancer_ip = "".into();
+    assert_eq!(project.settle_well().await, NOTHING);
+    project.service("web").ports = service("web", &[443]).ports;
     project.settle_well().await;
     assert_eq!(project.address("web"), address);
     project.assert_settled().await;
