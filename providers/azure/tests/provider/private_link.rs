@@ -3,9 +3,11 @@
 use ccm_core::{
     Freshness,
     load_balancer::{IpFamily, Policy},
-    testkit::cluster::{annotate, service},
+    testkit::cluster::{TestCluster, annotate, service},
 };
+use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::subscription::{NOTHING, PREFIX, Subscription, names_of};
 
@@ -355,6 +357,11 @@ async fn with_the_proxy_protocol_probes_do_not_ask_kube_proxy() {
     end(azure).await;
 }
 
+/// Waits without moving the clock, which would stay as it is if the wait is dropped.
+fn sleep_until(until: Instant) -> BoxFuture<'static, ()> {
+    Box::pin(tokio::time::sleep_until(until))
+}
+
 /// Settles until the server has received a write to a path that contains `place`, and then starts another process.
 async fn kill_at(azure: &mut Subscription, method: &str, place: &str) {
     let server = &azure.stage.server;
@@ -375,6 +382,9 @@ async fn kill_at(azure: &mut Subscription, method: &str, place: &str) {
 #[tokio::test]
 async fn a_process_that_is_killed_at_a_write_continues() {
     let mut azure = Subscription::new(&["--standalone=1", "--lro=0.3"], "").await;
+    let nodes = azure.nodes.clone();
+    azure.cluster = TestCluster::new(azure.stage.cloud.clone(), sleep_until);
+    azure.nodes = nodes;
     add(&mut azure, "web", 80);
     for place in ["/subnets/", "/privateLinkServices/"] {
         kill_at(&mut azure, "PUT", place).await;

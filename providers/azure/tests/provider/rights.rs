@@ -97,7 +97,8 @@ async fn balance(stage: &Stage, pools: &str) -> Result<(), String> {
 /// Enables the network policies of the subnet, which the program disables for its private link services.
 async fn refuse_private_links(stage: &Stage) {
     let id = stage.server.network_id("virtualNetworks/vnet");
-    let mut network = stage.server.document(&id).await.unwrap();
+    let docs: Value = stage.server.control_get("docs").await.unwrap();
+    let mut network = docs[id.to_lowercase()].clone();
     network["properties"]["subnets"][0]["properties"]["privateLinkServiceNetworkPolicies"] = json!("Enabled");
     stage.server.patch(&id, &network).await.unwrap();
 }
