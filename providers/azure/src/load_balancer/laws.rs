@@ -37,7 +37,7 @@ const POOLS_OF_INTERFACE: &str = "loadBalancerBackendAddressPools";
 /// The machines of nodes, and one of another cluster.
 const MACHINES: usize = 8;
 
-fn model() -> Model {
+pub(crate) fn model() -> Model {
     let settings = BalancerSettings {
         subscription: "s".to_owned(),
         network_subscription: "s".to_owned(),

@@ -529,3 +529,250 @@ fn subnet_rules() -> Rules {
         .any_case(&["properties.privateLinkServiceNetworkPolicies"])
         .read_only(&["properties.provisioningState", "properties.ipConfigurations"])
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use ccm_core::testkit::cluster::{annotate, service};
+
+    use super::*;
+    use crate::load_balancer::laws;
+
+    const FRONTEND: &str = "/subscriptions/s/loadBalancers/lb/frontendIPConfigurations/auidweb";
+
+    /// A Service that asks for a private link service with these annotations.
+    fn web(annotations: &[(&str, &str)]) -> ServiceView {
+        let mut web = service("web", &[80]);
+        annotate(&mut web, a::LINK_CREATE, Some("true"));
+        for (key, value) in annotations {
+            annotate(&mut web, key, Some(value));
+        }
+        web
+    }
+
+    /// What it asks for, and the problems.
+    fn spec(annotations: &[(&str, &str)]) -> (LinkSpec, Vec<String>) {
+        let web = web(annotations);
+        let names = ServiceNames::new(&web.id.uid, None, false);
+        let (spec, invalid) = LinkSpec::of(&web, &names, &laws::model().settings);
+        (spec, invalid.into_iter().map(|field| field.message).collect())
+    }
+
+    fn target() -> Target {
+        Target::LinkService {
+            group: "g".to_owned(),
+            name: "pls-auidweb".to_owned(),
+        }
+    }
+
+    fn subnet() -> Target {
+        Target::Subnet {
+            group: "g".to_owned(),
+            network: "vnet".to_owned(),
+            name: "nodes".to_owned(),
+        }
+    }
+
+    fn user(name: &str, need: Need, annotations: &[(&str, &str)]) -> LinkUser {
+        let request = LinkRequest {
+            spec: spec(annotations).0,
+            frontend: FRONTEND.to_owned(),
+            subnet: subnet(),
+            subnet_id: "/subnets/nodes".to_owned(),
+        };
+        LinkUser {
+            service: service(name, &[80]).id,
+            need,
+            request: (need == Need::Full).then_some(request),
+            frontends: BTreeSet::new(),
+        }
+    }
+
+    fn desired(users: Vec<LinkUser>) -> DesiredLink {
+        DesiredLink {
+            target: target(),
+            users,
+            cluster: "kubernetes".to_owned(),
+            ownership_tag: OwnershipTag::Unknown,
+            place: Place {
+                location: "here".to_owned(),
+                extended: None,
+                tags: crate::tags::ResourceTags::default(),
+            },
+        }
+    }
+
+    /// Carries out the plan. Returns its sentences.
+    fn apply(desired: &DesiredLink, observed: &mut ObservedLink) -> Vec<String> {
+        let steps = desired.plan(observed).steps;
+        for step in &steps {
+            fold_link(&step.change, None, observed);
+        }
+        assert_eq!(desired.plan(observed).steps, []);
+        steps.iter().map(ToString::to_string).collect()
+    }
+
+    /// A private link service of the Service `web`.
+    fn existing() -> ObservedLink {
+        let mut observed = ObservedLink::default();
+        apply(&desired(vec![user("web", Need::Full, &[])]), &mut observed);
+        observed
+    }
+
+    #[test]
+    fn without_annotations_there_is_one_dynamic_address_in_the_subnet_of_the_config() {
+        let (spec, problems) = spec(&[]);
+        assert_eq!(problems, [""; 0]);
+        assert_eq!((spec.part().as_str(), spec.subnet.as_str()), ("g/pls-auidweb", "nodes"));
+        assert_eq!((spec.count, spec.has_settings), (1, false));
+    }
+
+    #[test]
+    fn annotations_are_read_as_by_the_go_program() {
+        let (spec, problems) = spec(&[
+            (a::LINK_NAME, "mine"),
+            (a::LINK_GROUP, "Links"),
+            (a::INTERNAL_SUBNET, "apps"),
+            (a::LINK_VISIBILITY, "one * two"),
+            (a::LINK_FQDNS, " a.example.com  b.example.com a.example.com"),
+            (a::LINK_PROXY_PROTOCOL, "True"),
+        ]);
+        assert_eq!(problems, [""; 0]);
+        assert_eq!((spec.part().as_str(), spec.subnet.as_str()), ("links/mine", "apps"));
+        assert_eq!(spec.visibility, ["*"]);
+        assert_eq!(spec.fqdns, ["a.example.com", "b.example.com"]);
+        assert!(spec.has_proxy_protocol && spec.has_settings);
+    }
+
+    #[test]
+    fn all_problems_of_annotations_are_named() {
+        let (_, problems) = spec(&[
+            (a::LINK_NAME, "../other"),
+            (a::LINK_GROUP, "a/b"),
+            (a::LINK_SUBNET, "a?b"),
+            (a::LINK_ADDRESSES, "10.0.0.1 10.0.0.2 any"),
+        ]);
+        let texts = [
+            "\"../other\" is not a name",
+            "\"a/b\" is not a name",
+            "\"a?b\" is not a name",
+            "\"any\" is not an IPv4 address",
+            "2 addresses are more than the 1 of",
+        ];
+        for text in texts {
+            assert!(problems.iter().any(|problem| problem.contains(text)), "{text}: {problems:?}");
+        }
+        for count in ["0", "9", "-1", "two"] {
+            let (_, problems) = spec(&[(a::LINK_ADDRESS_COUNT, count)]);
+            assert!(problems[0].contains("is not a number from 1 to 8"), "{problems:?}");
+        }
+    }
+
+    #[test]
+    fn names_of_addresses_are_cut_before_their_ends() {
+        let mut desired = desired(Vec::new());
+        desired.target = Target::LinkService {
+            group: "g".to_owned(),
+            name: "l".repeat(80),
+        };
+        let annotations = [(a::LINK_ADDRESS_COUNT, "2"), (a::LINK_ADDRESSES, "10.240.0.50")];
+        let user = user("web", Need::Full, &annotations);
+        let addresses = desired.addresses(user.request.as_ref().unwrap());
+        let ends = ["-static-10.240.0.50", "-dynamic-0"];
+        for (address, end) in addresses.iter().zip(ends) {
+            let name = name(address);
+            assert!(name.len() == 80 && name.starts_with("nodes-l") && name.ends_with(end), "{name}");
+        }
+        let primary = |at: usize| addresses[at]["properties"]["primary"].as_bool().unwrap();
+        assert!(addresses.len() == 2 && primary(0) && !primary(1));
+    }
+
+    #[test]
+    fn the_subnet_permits_it_first() {
+        let subnets = |policies: &str| {
+            let document = json!({"name": "nodes", "etag": "1", "properties": {POLICIES: policies}});
+            BTreeMap::from([(subnet(), Document::planned(&document))])
+        };
+        let desired = desired(vec![user("web", Need::Full, &[])]);
+        for (policies, expected) in [
+            ("Enabled", &["update subnet nodes", "create private link service pls-auidweb"][..]),
+            ("disabled", &["create private link service pls-auidweb"]),
+        ] {
+            let mut observed = ObservedLink {
+                service: None,
+                subnets: subnets(policies),
+            };
+            assert_eq!(apply(&desired, &mut observed), expected);
+        }
+        let mut observed = ObservedLink {
+            service: None,
+            subnets: subnets("Enabled"),
+        };
+        let steps = desired.plan(&observed).steps;
+        let objects = |at: usize| steps[at].description.objects.clone().unwrap();
+        assert!(objects(1).conflict_with(&objects(0)));
+        // One that exists as it should be changes no subnet.
+        apply(&desired, &mut observed);
+        observed.subnets = subnets("Enabled");
+        assert_eq!(apply(&desired, &mut observed), [""; 0]);
+    }
+
+    #[test]
+    fn only_differences_are_written() {
+        let mut observed = existing();
+        // Azure leaves empty members out, and returns IDs in another case.
+        let mut fields = observed.service.unwrap().fields().clone();
+        let properties = fields["properties"].as_object_mut().unwrap();
+        properties.retain(|name, _| !["visibility", "autoApproval", "fqdns"].contains(&name.as_str()));
+        properties[LINK_FRONTENDS] = json!([{"id": FRONTEND.to_uppercase()}]);
+        observed.service = Some(Document::planned(&fields));
+        assert_eq!(apply(&desired(vec![user("web", Need::Full, &[])]), &mut observed), [""; 0]);
+        let changed = desired(vec![user("web", Need::Full, &[(a::LINK_VISIBILITY, "one")])]);
+        assert_eq!(apply(&changed, &mut observed), ["update private link service pls-auidweb"]);
+    }
+
+    #[test]
+    fn the_owner_decides_as_long_as_it_stays() {
+        let second = || user("second", Need::Full, &[(a::LINK_FQDNS, "b.example.com")]);
+        for need in [Need::Full, Need::Unchanged] {
+            let both = desired(vec![second(), user("web", need, &[])]);
+            assert_eq!(apply(&both, &mut existing()), [""; 0], "{need:?}");
+        }
+        let mut observed = existing();
+        let left = desired(vec![second(), user("web", Need::None, &[])]);
+        assert_eq!(apply(&left, &mut observed), ["update private link service pls-auidweb"]);
+        assert_eq!(owner_of(observed.service.as_ref().unwrap().fields()), "shop/second");
+    }
+
+    #[test]
+    fn connections_are_deleted_before_it() {
+        let mut observed = existing();
+        let mut fields = observed.service.unwrap().fields().clone();
+        fields["properties"][CONNECTIONS] = json!([{"name": "one"}, {"name": "two"}]);
+        observed.service = Some(Document::planned(&fields));
+        let frozen = desired(vec![user("web", Need::None, &[]), user("second", Need::Unchanged, &[])]);
+        assert_eq!(apply(&frozen, &mut observed), [""; 0]);
+        let left = desired(vec![user("web", Need::None, &[])]);
+        let expected = [
+            "delete private endpoint connection one of private link service pls-auidweb",
+            "delete private endpoint connection two of private link service pls-auidweb",
+            "delete private link service pls-auidweb",
+        ];
+        assert_eq!(apply(&left, &mut observed), expected);
+        assert_eq!(observed.service, None);
+    }
+
+    #[test]
+    fn one_without_the_tag_of_the_cluster_stays() {
+        for tags in [json!({}), json!({CLUSTER_TAG: "another", OWNER_TAG: "shop/web"})] {
+            let mut observed = existing();
+            let mut fields = observed.service.unwrap().fields().clone();
+            fields["tags"] = tags;
+            observed.service = Some(Document::planned(&fields));
+            for need in [Need::Full, Need::None] {
+                let annotations = [(a::LINK_FQDNS, "a.example.com")];
+                assert_eq!(apply(&desired(vec![user("web", need, &annotations)]), &mut observed), [""; 0]);
+            }
+        }
+    }
+}
