@@ -58,10 +58,18 @@ const SECURITY_GROUP_ACTIONS: [&str; 2] = [
     "Microsoft.Network/networkSecurityGroups/read",
     "Microsoft.Network/networkSecurityGroups/write",
 ];
-/// Further actions for the subnets of internal load balancers.
-const SUBNET_ACTIONS: [&str; 2] = [
+/// Further actions for the subnets of internal load balancers and private link services.
+const SUBNET_ACTIONS: [&str; 3] = [
     "Microsoft.Network/virtualNetworks/subnets/read",
+    "Microsoft.Network/virtualNetworks/subnets/write",
     "Microsoft.Network/virtualNetworks/subnets/join/action",
+];
+/// Further actions for private link services.
+const LINK_ACTIONS: [&str; 4] = [
+    "Microsoft.Network/privateLinkServices/read",
+    "Microsoft.Network/privateLinkServices/write",
+    "Microsoft.Network/privateLinkServices/delete",
+    "Microsoft.Network/privateLinkServices/privateEndpointConnections/delete",
 ];
 
 /// Actions that one role assignment permits.
@@ -156,6 +164,9 @@ fn needed_actions(settings: &Settings) -> Vec<&'static str> {
         }
         if is_here(settings.network_group()) {
             actions.extend(SUBNET_ACTIONS);
+        }
+        if is_here(settings.link_group()) {
+            actions.extend(LINK_ACTIONS);
         }
     }
     actions
@@ -257,7 +268,7 @@ mod tests {
             .chain(&SCALE_SET_ACTIONS)
             .chain(&ROUTE_ACTIONS)
             .chain(&BALANCER_ACTIONS);
-        let needed = needed.chain(&SECURITY_GROUP_ACTIONS).chain(&SUBNET_ACTIONS);
+        let needed = needed.chain(&SECURITY_GROUP_ACTIONS).chain(&SUBNET_ACTIONS).chain(&LINK_ACTIONS);
         assert_eq!(actions, needed.copied().collect());
     }
 

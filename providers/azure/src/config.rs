@@ -108,6 +108,11 @@ impl Settings {
         or(&self.conf.load_balancer_resource_group, &self.resource_group)
     }
 
+    /// The resource group of private link services.
+    pub(crate) fn link_group(&self) -> &str {
+        or(&self.conf.private_link_service_resource_group, &self.resource_group)
+    }
+
     /// The resource group of the network security group.
     pub(crate) fn security_group_group(&self) -> &str {
         or(&self.conf.security_group_resource_group, &self.resource_group)

@@ -12,6 +12,7 @@
 //! | [`desired`] | the desired load balancers and public IP addresses |
 //! | [`security`] | the rules of the network security group |
 //! | [`members`] | the machines in backend pools |
+//! | [`private_link`] | private link services |
 //! | [`sharing`] | ports of addresses that Services share |
 //! | [`directory`] | load balancers and addresses in the listings, and the Services they belong to |
 //! | [`model`] | the `PartModel` of Azure |
@@ -28,6 +29,7 @@ mod laws;
 mod members;
 mod model;
 pub(crate) mod names;
+mod private_link;
 pub(crate) mod rules;
 mod security;
 mod settings;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use ccm_testbed::arm::ArmServer;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -23,12 +23,14 @@ const NOT_PROPERTIES_OF_RULE: [&str; 4] = ["name", "frontend", "pool", "probe"];
 pub(super) async fn rebuild(site: &AzureSite, phase: &Value, names: &mut PresentNames) -> Result<()> {
     name_objects(site, phase, names);
     let cloud = &phase["cloud"];
-    ensure!(items(&cloud["private_link_services"]).is_empty(), "private link services are not rebuilt");
     for address in items(&cloud["public_ips"]) {
         create_address(&site.server, address, names).await?;
     }
     for balancer in items(&cloud["load_balancers"]) {
         create_balancer(&site.server, balancer, names).await?;
+    }
+    for link in items(&names.value(&cloud["private_link_services"])) {
+        create_private_link(&site.server, link).await?;
     }
     create_security_rules(&site.server, &names.value(&cloud["security_rules"])).await?;
     for (scale_set, pools) in cloud["scale_set_models"].as_object().into_iter().flatten() {
@@ -186,6 +188,30 @@ fn pool_of(server: &ArmServer, pool: &Value) -> Value {
         properties["virtualNetwork"] = network(name);
     }
     json!({"name": pool["name"], "properties": properties})
+}
+
+/// Creates a private link service, after its subnets permit that.
+async fn create_private_link(server: &ArmServer, recorded: &Value) -> Result<()> {
+    let frontends = items(&recorded["frontends"])
+        .iter()
+        .map(|frontend| json!({"id": server.network_id(&format!("loadBalancers/{}", text(frontend)))}));
+    let mut addresses = Vec::new();
+    for address in items(&recorded["ips"]) {
+        let subnet = id_of(server, &text(&address["subnet"]["id"]))?;
+        let mut document = server.call(Method::GET, &subnet, None).await?;
+        document["properties"]["privateLinkServiceNetworkPolicies"] = json!("Disabled");
+        server.call(Method::PUT, &subnet, Some(&document)).await?;
+        let mut properties = without(address, &["name"]);
+        properties["subnet"] = json!({"id": subnet});
+        addresses.push(json!({"name": address["name"], "properties": properties}));
+    }
+    let mut properties = without(recorded, &["name", "tags", "frontends", "ips"]);
+    properties["loadBalancerFrontendIpConfigurations"] = frontends.collect();
+    properties["ipConfigurations"] = json!(addresses);
+    let body = json!({"location": "eastus", "tags": tags(&recorded["tags"]), "properties": properties});
+    let id = server.network_id(&format!("privateLinkServices/{}", text(&recorded["name"])));
+    server.call(Method::PUT, &id, Some(&body)).await?;
+    Ok(())
 }
 
 /// Sets the rules of the security group.

@@ -73,6 +73,18 @@ operations! {
         SecurityGroupPut = "security_group_put", NETWORK_WRITES, IdempotentWrite;
         /// One subnet.
         SubnetGet = "subnet_get", NETWORK_READS, Read;
+        /// Replaces a subnet.
+        SubnetPut = "subnet_put", NETWORK_WRITES, IdempotentWrite;
+        /// One private link service.
+        LinkServiceGet = "private_link_service_get", NETWORK_READS, Read;
+        /// The private link services of a resource group.
+        LinkServiceList = "private_link_service_list", NETWORK_READS, Read;
+        /// Replaces a private link service.
+        LinkServicePut = "private_link_service_put", NETWORK_WRITES, IdempotentWrite;
+        /// Deletes a private link service.
+        LinkServiceDelete = "private_link_service_delete", NETWORK_WRITES, IdempotentWrite;
+        /// Deletes the connection of a private endpoint.
+        LinkConnectionDelete = "private_endpoint_connection_delete", NETWORK_WRITES, IdempotentWrite;
         /// One public IP address.
         PublicAddressGet = "public_address_get", NETWORK_READS, Read;
         /// Replaces a public IP address.
@@ -131,6 +143,11 @@ impl Op {
             Self::ZoneList => ("2021-04-01", "2021-04-01"),
             Self::PermissionList => ("2022-04-01", "2016-07-01"),
             Self::EndpointsGet => ("2019-05-01", "2019-05-01"),
+            Self::LinkServiceGet
+            | Self::LinkServiceList
+            | Self::LinkServicePut
+            | Self::LinkServiceDelete
+            | Self::LinkConnectionDelete => ("2025-05-01", "2019-03-01"),
             _ => ("2025-05-01", "2018-11-01"),
         }
     }
@@ -145,7 +162,12 @@ impl Op {
             | Self::LoadBalancerDelete
             | Self::PoolPut => "loadBalancerRateLimit",
             Self::SecurityGroupGet | Self::SecurityGroupPut => "securityGroupRateLimit",
-            Self::SubnetGet => "subnetsRateLimit",
+            Self::SubnetGet | Self::SubnetPut => "subnetsRateLimit",
+            Self::LinkServiceGet
+            | Self::LinkServiceList
+            | Self::LinkServicePut
+            | Self::LinkServiceDelete
+            | Self::LinkConnectionDelete => "privateLinkServiceRateLimit",
             Self::InterfaceGet
             | Self::InterfaceList
             | Self::InterfacePut

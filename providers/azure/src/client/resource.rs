@@ -43,6 +43,19 @@ pub(crate) enum Resource<'a> {
         network: &'a str,
         name: &'a str,
     },
+    LinkService {
+        group: &'a str,
+        name: &'a str,
+    },
+    LinkServices {
+        group: &'a str,
+    },
+    /// The connection of a private endpoint to a private link service. It is read with the service.
+    LinkConnection {
+        group: &'a str,
+        service: &'a str,
+        name: &'a str,
+    },
     PublicAddress {
         group: &'a str,
         name: &'a str,
@@ -115,7 +128,13 @@ impl Resource<'_> {
             Self::Pool { .. } => Op::PoolPut,
             Self::SecurityGroup { .. } if is_put => Op::SecurityGroupPut,
             Self::SecurityGroup { .. } => Op::SecurityGroupGet,
+            Self::Subnet { .. } if is_put => Op::SubnetPut,
             Self::Subnet { .. } => Op::SubnetGet,
+            Self::LinkService { .. } if is_put => Op::LinkServicePut,
+            Self::LinkService { .. } if is_delete => Op::LinkServiceDelete,
+            Self::LinkService { .. } => Op::LinkServiceGet,
+            Self::LinkServices { .. } => Op::LinkServiceList,
+            Self::LinkConnection { .. } => Op::LinkConnectionDelete,
             Self::PublicAddress { .. } if is_put => Op::PublicAddressPut,
             Self::PublicAddress { .. } if is_delete => Op::PublicAddressDelete,
             Self::PublicAddress { .. } => Op::PublicAddressGet,
@@ -148,6 +167,9 @@ impl Resource<'_> {
                 | Self::Pool { .. }
                 | Self::SecurityGroup { .. }
                 | Self::Subnet { .. }
+                | Self::LinkService { .. }
+                | Self::LinkServices { .. }
+                | Self::LinkConnection { .. }
                 | Self::PublicAddress { .. }
                 | Self::PublicAddresses { .. }
         )
@@ -172,6 +194,9 @@ impl Resource<'_> {
             | Self::Pool { .. }
             | Self::SecurityGroup { .. }
             | Self::Subnet { .. }
+            | Self::LinkService { .. }
+            | Self::LinkServices { .. }
+            | Self::LinkConnection { .. }
             | Self::PublicAddress { .. }
             | Self::Interface { .. }
             | Self::Interfaces { .. }
@@ -282,7 +307,37 @@ impl Resource<'_> {
                 }
             }
             Self::Subnet { group, network, name } => {
-                drop(client.subnets_client().get(group, network, name, subscription).send().await);
+                let subnets = client.subnets_client();
+                if *method == Method::PUT {
+                    let empty = models::Subnet::new();
+                    drop(subnets.create_or_update(group, network, name, empty, subscription).send().await);
+                } else {
+                    drop(subnets.get(group, network, name, subscription).send().await);
+                }
+            }
+            Self::LinkService { group, name } => {
+                let services = client.private_link_services_client();
+                match *method {
+                    Method::PUT => {
+                        let empty = models::PrivateLinkService::new();
+                        drop(services.create_or_update(group, name, empty, subscription).send().await);
+                    }
+                    Method::DELETE => drop(services.delete(group, name, subscription).send().await),
+                    _ => drop(services.get(group, name, subscription).send().await),
+                }
+            }
+            Self::LinkServices { group } => {
+                let services = client.private_link_services_client();
+                drop(services.list(group, subscription).into_stream().next().await);
+            }
+            Self::LinkConnection { group, service, name } => {
+                let services = client.private_link_services_client();
+                drop(
+                    services
+                        .delete_private_endpoint_connection(group, service, name, subscription)
+                        .send()
+                        .await,
+                );
             }
             Self::PublicAddress { group, name } => {
                 let addresses = client.public_ip_addresses_client();

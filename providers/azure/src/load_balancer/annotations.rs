@@ -58,17 +58,32 @@ annotations! {
     PROBE_COUNT = "service.beta.kubernetes.io/azure-load-balancer-health-probe-num-of-probe", "number, at least 2, default 2";
     /// Path of health probes with HTTP.
     PROBE_PATH = "service.beta.kubernetes.io/azure-load-balancer-health-probe-request-path", "path, default `/`";
+    /// The frontend gets a private link service. Without it, a private link service of the Service is deleted.
+    LINK_CREATE = "service.beta.kubernetes.io/azure-pls-create", "bool, default false";
+    /// Name of the private link service. It cannot change.
+    LINK_NAME = "service.beta.kubernetes.io/azure-pls-name", "name, default `pls-` and the name of the frontend";
+    /// Resource group of the private link service. It cannot change.
+    LINK_GROUP = "service.beta.kubernetes.io/azure-pls-resource-group", "name, default `privateLinkServiceResourceGroup`";
+    /// Subnet of the addresses from which its connections come. Its network policies for private link services are disabled.
+    LINK_SUBNET = "service.beta.kubernetes.io/azure-pls-ip-configuration-subnet", "name, default that of the internal load balancer";
+    /// Number of its addresses.
+    LINK_ADDRESS_COUNT = "service.beta.kubernetes.io/azure-pls-ip-configuration-ip-address-count", "1 to 8, default 1";
+    /// Addresses that it has. Azure chooses the others.
+    LINK_ADDRESSES = "service.beta.kubernetes.io/azure-pls-ip-configuration-ip-address", "IPv4 addresses, separated by spaces";
+    /// Names that private endpoints get.
+    LINK_FQDNS = "service.beta.kubernetes.io/azure-pls-fqdns", "names, separated by spaces";
+    /// Connections begin with a header of the proxy protocol, version 2.
+    LINK_PROXY_PROTOCOL = "service.beta.kubernetes.io/azure-pls-proxy-protocol", "bool, default false";
+    /// Subscriptions that see the private link service.
+    LINK_VISIBILITY = "service.beta.kubernetes.io/azure-pls-visibility", "subscriptions, separated by spaces, or `*`";
+    /// Subscriptions whose connections are approved at once.
+    LINK_AUTO_APPROVAL = "service.beta.kubernetes.io/azure-pls-auto-approval", "subscriptions, separated by spaces";
 }
 
 /// Annotations of the Go cloud-controller-manager that this program does not support.
-pub(crate) const UNSUPPORTED: [&str; 7] = [
+pub(crate) const UNSUPPORTED: [&str; 2] = [
     "service.beta.kubernetes.io/azure-load-balancer-mode",
     "service.beta.kubernetes.io/azure-load-balancer-configurations",
-    "service.beta.kubernetes.io/azure-pls-create",
-    "service.beta.kubernetes.io/azure-pls-name",
-    "service.beta.kubernetes.io/azure-pls-resource-group",
-    "service.beta.kubernetes.io/azure-pls-ip-configuration-subnet",
-    "service.beta.kubernetes.io/azure-pls-visibility",
 ];
 
 /// The value of a boolean annotation.

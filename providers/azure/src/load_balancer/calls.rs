@@ -24,7 +24,8 @@ use super::{
     directory::{BalancerDirectory, part_of, pinned_address},
     document::{ArmChange, POOLS, Target, elements, name},
     members::{MachineIndex, ObservedMembers, machine_of, refers_to},
-    model::{Model, ObservedPart, PartInputs, PartKey, PartMember, Subnet},
+    model::{Model, ObservedPart, PartInputs, PartKey, PartMember, Subnet, subnet_target},
+    private_link::ObservedLink,
     settings::BalancerSettings,
     spec::address_group,
     store::{DocumentList, DocumentStore},
@@ -112,6 +113,7 @@ impl BalancerCalls {
         let group = match resource {
             Resource::LoadBalancers { group }
             | Resource::PublicAddresses { group }
+            | Resource::LinkServices { group }
             | Resource::Interfaces { group }
             | Resource::Machines { group }
             | Resource::ScaleSets { group }
@@ -136,7 +138,14 @@ impl BalancerCalls {
             .await
     }
 
-    /// The directory, also with the public IP addresses of other resource groups that these members use.
+    /// The private link services of a resource group.
+    async fn links(&self, group: &str, read: ReadOptions) -> Result<Vec<Arc<Value>>> {
+        let kind = "microsoft.network/privatelinkservices";
+        let resource = Resource::LinkServices { group };
+        self.list(&self.settings.network_subscription, kind, resource, read).await
+    }
+
+    /// The directory, also with the public IP addresses and private link services of other resource groups that these members use.
     async fn directory_for(
         &self,
         key: &PartKey,
@@ -150,16 +159,26 @@ impl BalancerCalls {
             groups.extend(part.split('/').next().map(str::to_owned));
         }
         groups.remove(&self.settings.group);
-        if groups.is_empty() {
+        let mut link_groups = BTreeSet::new();
+        if let PartKey::Link(part) = key {
+            link_groups.extend(part.split('/').next().map(str::to_owned));
+            link_groups.remove(&self.settings.link_group);
+        }
+        if groups.is_empty() && link_groups.is_empty() {
             return Ok(directory);
         }
         let mut addresses = directory.addresses.clone();
         for group in groups {
             addresses.extend(self.addresses(&group, read).await?);
         }
+        let mut links = directory.links.clone();
+        for group in link_groups {
+            links.extend(self.links(&group, read).await?);
+        }
         Ok(Arc::new(BalancerDirectory {
             balancers: directory.balancers.clone(),
             addresses,
+            links,
         }))
     }
 
@@ -375,12 +394,50 @@ impl BalancerCalls {
         Ok(ObservedMembers { balancer, holders })
     }
 
+    /// The private link service, and the subnets of the Services that ask for it.
+    async fn observe_link(
+        &self,
+        part: &str,
+        members: &[PartMember],
+        read: ReadOptions,
+    ) -> Result<ObservedLink> {
+        let (group, name) = part.split_once('/').unwrap_or_default();
+        let target = Target::LinkService {
+            group: group.to_owned(),
+            name: name.to_owned(),
+        };
+        let service = self.document(&target, read).await?;
+        let mut observed = ObservedLink {
+            service: service.map(|document| Document::planned(&document)),
+            subnets: BTreeMap::new(),
+        };
+        for link in PartMember::active(members).filter_map(|member| member.spec.link.as_ref()) {
+            let subnet = subnet_target(&self.settings, &link.subnet);
+            if let Some(document) = self.document(&subnet, read).await? {
+                observed.subnets.insert(subnet, Document::planned(&document));
+            }
+        }
+        Ok(observed)
+    }
+
     /// Records that a resource was deleted. With a load balancer, interfaces are no longer members.
     fn deleted(&self, target: &Target) {
         self.store.written(&target.id(&self.settings), None);
+        if let Target::LinkConnection { group, service, .. } = target {
+            self.store.changed(&self.link_id(group, service));
+        }
         if matches!(target, Target::Balancer { .. }) {
             self.store.forget_lists("/microsoft.network/networkinterfaces/");
         }
+    }
+
+    /// The ID of a private link service.
+    fn link_id(&self, group: &str, name: &str) -> String {
+        let target = Target::LinkService {
+            group: group.to_owned(),
+            name: name.to_owned(),
+        };
+        target.id(&self.settings)
     }
 
     async fn member_inputs(
@@ -459,6 +516,14 @@ impl PartCloud<Model> for BalancerCalls {
     async fn directory(&self, read: ReadOptions) -> Result<Arc<BalancerDirectory>> {
         let balancers = self.balancers(read).await?;
         let addresses = self.addresses(&self.settings.group, read).await?;
+        let links = match self.links(&self.settings.link_group, read).await {
+            // A cluster without private link services needs no right to read them. One that has some reads each of them, too.
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                info!(error = error.report(), "Could not list private link services");
+                Vec::new()
+            }
+            links => links?,
+        };
         let version = self.store.version();
         let mut state = self.state.lock();
         if let Some((of, directory)) = &state.directory
@@ -466,7 +531,11 @@ impl PartCloud<Model> for BalancerCalls {
         {
             return Ok(Arc::clone(directory));
         }
-        let directory = Arc::new(BalancerDirectory { balancers, addresses });
+        let directory = Arc::new(BalancerDirectory {
+            balancers,
+            addresses,
+            links,
+        });
         state.directory = Some((version, Arc::clone(&directory)));
         Ok(directory)
     }
@@ -503,16 +572,35 @@ impl PartCloud<Model> for BalancerCalls {
                     }
                 }
             }
+            PartKey::Link(_) if !self.settings.conf.vnet_name.is_empty() => {
+                for member in PartMember::active(members) {
+                    let Some(link) = &member.spec.link else { continue };
+                    match self.subnet(&link.subnet, read.priority).await {
+                        Ok(found) => {
+                            inputs.subnets.insert(link.subnet.clone(), found);
+                        }
+                        Err(error) => refused.push((member.service.id.clone(), error)),
+                    }
+                }
+            }
             PartKey::Members(part) => self.member_inputs(&mut inputs, part, cluster, read).await?,
-            PartKey::Address(_) | PartKey::Balancer(_) | PartKey::SecurityGroup(_) => {}
+            PartKey::Address(_) | PartKey::Balancer(_) | PartKey::Link(_) | PartKey::SecurityGroup(_) => {}
         }
         Ok(GatheredInputs { inputs, refused })
     }
 
-    async fn observe(&self, key: &PartKey, _: &[PartMember], read: ReadOptions) -> Result<ObservedPart> {
+    async fn observe(
+        &self,
+        key: &PartKey,
+        members: &[PartMember],
+        read: ReadOptions,
+    ) -> Result<ObservedPart> {
         let (part, target): (&str, fn(String, String) -> Target) = match key {
             PartKey::Members(part) => {
                 return Ok(ObservedPart::Members(self.observe_members(part, read).await?));
+            }
+            PartKey::Link(part) => {
+                return Ok(ObservedPart::Link(self.observe_link(part, members, read).await?));
             }
             PartKey::Balancer(part) | PartKey::Rules(part) => {
                 (part, |group, name| Target::Balancer { group, name })
@@ -550,6 +638,9 @@ impl PartCloud<Model> for BalancerCalls {
         self.store.changed(&id);
         if let Target::Pool { group, balancer, .. } = target {
             self.store.changed(&self.settings.network_id(group, "loadBalancers", balancer));
+        }
+        if let Target::LinkConnection { group, service, .. } = target {
+            self.store.changed(&self.link_id(group, service));
         }
         let (reply, operation) = match change.effect {
             Effect::Create | Effect::Change => {

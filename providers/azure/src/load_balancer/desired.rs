@@ -30,7 +30,7 @@ pub(crate) const CLUSTER_TAG: &str = "k8s-azure-cluster-name";
 /// The tag of a public IP address with the Service that chose its DNS label.
 pub(crate) const DNS_TAG: &str = "k8s-azure-dns-label-service";
 /// The value of the ownership tag, whose key names the cluster.
-const OWNED: &str = "owned";
+pub(crate) const OWNED: &str = "owned";
 
 /// Whether a part is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +55,14 @@ pub(crate) struct Place {
 impl Place {
     /// A new document with these tags and those of the config.
     fn document(&self, tags: Map<String, Value>) -> Value {
-        let mut document = json!({"location": self.location, "sku": {"name": "Standard"}});
+        let mut document = self.located(tags);
+        document["sku"] = json!({"name": "Standard"});
+        document
+    }
+
+    /// The same for a kind without a SKU.
+    pub(crate) fn located(&self, tags: Map<String, Value>) -> Value {
+        let mut document = json!({"location": self.location});
         if let Some((name, kind)) = &self.extended {
             document["extendedLocation"] = json!({"name": name, "type": kind});
         }
@@ -267,6 +274,9 @@ pub(crate) struct DesiredRules {
     pub(crate) services: Vec<ServiceRules>,
     /// The names of elements that may be changed and removed: those of Services that are active or leave.
     pub(crate) names: OwnNames,
+    /// The names of frontends that private link services use, in lower case. Azure does not remove them before their private link services
+    /// have moved or are deleted.
+    pub(crate) linked: BTreeSet<String>,
 }
 
 /// Frontends, rules and probes of a Service for one family.
@@ -335,7 +345,9 @@ impl DesiredRules {
             }
             // A shared frontend has the name of a Service that may be gone.
             let lower = name.to_ascii_lowercase();
-            !in_use.contains(&lower) && (self.names.prove(name) || used.contains(&lower))
+            !in_use.contains(&lower)
+                && !self.linked.contains(&lower)
+                && (self.names.prove(name) || used.contains(&lower))
         })
     }
 

@@ -1,4 +1,4 @@
-//! The load balancers and public IP addresses in the listings, and which Service they belong to.
+//! The load balancers, public IP addresses and private link services in the listings, and which Service they belong to.
 
 use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
@@ -7,16 +7,18 @@ use serde_json::{Map, Value};
 
 use super::{
     desired::{CLUSTER_TAG, SERVICE_TAG, services_in},
-    document::{FRONTENDS, PROBES, RULES, elements, frontend_of_rule, name, reference},
+    document::{FRONTENDS, LINK_FRONTENDS, PROBES, RULES, elements, frontend_of_rule, name, reference},
     names::{PINNED, ServiceNames},
 };
 use crate::{client::field, instances::machine_id::group_of};
 
-/// The load balancers and public IP addresses of the resource groups.
+/// The load balancers, public IP addresses and private link services of the resource groups.
 #[derive(Debug, Default)]
 pub(crate) struct BalancerDirectory {
     pub(crate) balancers: Vec<Arc<Value>>,
     pub(crate) addresses: Vec<Arc<Value>>,
+    /// The private link services.
+    pub(crate) links: Vec<Arc<Value>>,
 }
 
 /// The tags of a document.
@@ -47,6 +49,27 @@ impl BalancerDirectory {
             None => self.addresses.iter().find(|address| part_of(address).eq_ignore_ascii_case(part)),
         };
         found.map(AsRef::as_ref)
+    }
+
+    /// The private link service of a part.
+    pub(super) fn link(&self, part: &str) -> Option<&Value> {
+        let found = self.links.iter().find(|link| part_of(link).eq_ignore_ascii_case(part));
+        found.map(AsRef::as_ref)
+    }
+
+    /// The private link services that use one of these frontends. `frontends`: their IDs in lower case.
+    pub(super) fn links_at<'a>(&'a self, frontends: &'a BTreeSet<String>) -> impl Iterator<Item = &'a Value> {
+        let links = self.links.iter().map(AsRef::as_ref);
+        links.filter(|link| !frontend_ids_of_link(link).is_disjoint(frontends))
+    }
+
+    /// The IDs of the frontends that a Service uses in all load balancers, in lower case.
+    pub(super) fn frontend_ids(&self, names: &ServiceNames) -> BTreeSet<String> {
+        let mut ids = BTreeSet::new();
+        for balancer in &self.balancers {
+            ids.extend(frontend_ids_in(balancer, names));
+        }
+        ids
     }
 
     /// The addresses that a Service has, as far as the listings show them.
@@ -110,6 +133,25 @@ fn frontends_of<'a>(balancer: &'a Value, names: &'a ServiceNames) -> impl Iterat
     elements(balancer, FRONTENDS).filter(move |frontend| {
         names.owns(name(frontend)) || used.contains(&name(frontend).to_ascii_lowercase())
     })
+}
+
+/// The IDs of the frontends that a Service uses in a load balancer, in lower case.
+pub(super) fn frontend_ids_in(balancer: &Value, names: &ServiceNames) -> BTreeSet<String> {
+    let id = balancer.get("id").and_then(Value::as_str).unwrap_or_default();
+    let ids =
+        frontends_of(balancer, names).map(|frontend| frontend_id(id, name(frontend)).to_ascii_lowercase());
+    ids.collect()
+}
+
+/// The ID of a frontend.
+pub(super) fn frontend_id(balancer: &str, name: &str) -> String {
+    format!("{balancer}/{FRONTENDS}/{name}")
+}
+
+/// The IDs of the frontends that a private link service uses, in lower case.
+pub(super) fn frontend_ids_of_link(link: &Value) -> BTreeSet<String> {
+    let ids = elements(link, LINK_FRONTENDS).filter_map(|frontend| frontend.get("id")?.as_str());
+    ids.map(str::to_ascii_lowercase).collect()
 }
 
 /// Whether a public IP address was created for a Service: its tag names the Service, and its name has the UID.

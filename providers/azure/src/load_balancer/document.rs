@@ -24,6 +24,13 @@ pub(crate) const PROBES: &str = "probes";
 /// The other lists of a load balancer whose elements refer to frontends. They belong to other clients.
 pub(crate) const OTHERS: [&str; 3] = ["outboundRules", "inboundNatRules", "inboundNatPools"];
 
+/// The kind of private link services.
+const LINK_SERVICES: &str = "privateLinkServices";
+/// The lists of a private link service.
+pub(crate) const CONNECTIONS: &str = "privateEndpointConnections";
+pub(crate) const LINK_ADDRESSES: &str = "ipConfigurations";
+pub(crate) const LINK_FRONTENDS: &str = "loadBalancerFrontendIpConfigurations";
+
 /// The resource of a change.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Target {
@@ -42,6 +49,21 @@ pub(crate) enum Target {
     Pool {
         group: String,
         balancer: String,
+        name: String,
+    },
+    LinkService {
+        group: String,
+        name: String,
+    },
+    /// The connection of a private endpoint to a private link service.
+    LinkConnection {
+        group: String,
+        service: String,
+        name: String,
+    },
+    Subnet {
+        group: String,
+        network: String,
         name: String,
     },
     ScaleSet {
@@ -74,6 +96,11 @@ impl Target {
                 balancer,
                 name,
             },
+            Self::LinkService { group, name } => Resource::LinkService { group, name },
+            Self::LinkConnection { group, service, name } => {
+                Resource::LinkConnection { group, service, name }
+            }
+            Self::Subnet { group, network, name } => Resource::Subnet { group, network, name },
             Self::ScaleSet { group, name } => Resource::ScaleSet { group, name },
             Self::Instance { group, set, id } => Resource::Instance { group, set, id },
             Self::Interface { group, name } => Resource::Interface { group, name },
@@ -97,6 +124,13 @@ impl Target {
             } => {
                 format!("{}/{POOLS}/{name}", settings.network_id(group, "loadBalancers", balancer))
             }
+            Self::LinkService { group, name } => settings.network_id(group, LINK_SERVICES, name),
+            Self::LinkConnection { group, service, name } => {
+                format!("{}/{CONNECTIONS}/{name}", settings.network_id(group, LINK_SERVICES, service))
+            }
+            Self::Subnet { group, network, name } => {
+                format!("{}/subnets/{name}", settings.network_id(group, "virtualNetworks", network))
+            }
             Self::ScaleSet { group, name } => {
                 machine(group, &format!("Microsoft.Compute/virtualMachineScaleSets/{name}"))
             }
@@ -118,6 +152,11 @@ impl fmt::Display for Target {
             Self::Address { name, .. } => write!(f, "public IP address {name}"),
             Self::SecurityGroup { name, .. } => write!(f, "network security group {name}"),
             Self::Pool { balancer, name, .. } => write!(f, "backend pool {name} of load balancer {balancer}"),
+            Self::LinkService { name, .. } => write!(f, "private link service {name}"),
+            Self::LinkConnection { service, name, .. } => {
+                write!(f, "private endpoint connection {name} of private link service {service}")
+            }
+            Self::Subnet { name, .. } => write!(f, "subnet {name}"),
             Self::ScaleSet { name, .. } => write!(f, "scale set {name}"),
             Self::Instance { set, id, .. } => write!(f, "instance {id} of scale set {set}"),
             Self::Interface { name, .. } => write!(f, "network interface {name}"),
@@ -159,6 +198,21 @@ impl CloudChange for ArmChange {
                 name: set.clone(),
             };
             objects = objects.using([set.to_string()]);
+        }
+        if let Target::LinkService { .. } = &self.target {
+            // It waits until its subnets permit private link services.
+            let subnets =
+                elements(&self.body, LINK_ADDRESSES).filter_map(|address| reference(address, "subnet"));
+            let names = subnets.filter_map(|id| id.rsplit('/').next());
+            objects = objects.using(names.map(|name| format!("subnet {name}")));
+        }
+        if let Target::LinkConnection { group, service, .. } = &self.target {
+            // The service is deleted after it.
+            let service = Target::LinkService {
+                group: group.clone(),
+                name: service.clone(),
+            };
+            objects = StepObjects::changing([self.target.to_string(), service.to_string()]);
         }
         let sentence = format!("{verb} {}", self.target);
         StepDescription {

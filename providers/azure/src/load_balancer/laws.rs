@@ -27,6 +27,7 @@ use super::{
     members::{MachineIndex, ObservedMembers},
     model::{Model, ObservedPart, PartInputs, PartKey, PartMember, Subnet},
     names::ServiceNames,
+    private_link::ObservedLink,
     settings::BalancerSettings,
 };
 use crate::{client::field, config::CloudConf, instances::machine_id::MachineId, tags::ResourceTags};
@@ -36,7 +37,7 @@ const POOLS_OF_INTERFACE: &str = "loadBalancerBackendAddressPools";
 /// The machines of nodes, and one of another cluster.
 const MACHINES: usize = 8;
 
-fn model() -> Model {
+pub(crate) fn model() -> Model {
     let settings = BalancerSettings {
         subscription: "s".to_owned(),
         network_subscription: "s".to_owned(),
@@ -44,6 +45,7 @@ fn model() -> Model {
         balancer_group: "g".to_owned(),
         security_group_group: "g".to_owned(),
         network_group: "g".to_owned(),
+        link_group: "g".to_owned(),
         location: "here".to_owned(),
         tags: ResourceTags::default(),
         has_zones: true,
@@ -109,6 +111,7 @@ const PRIVATE_IP: &str = "10.240.0.200";
 
 const BALANCERS: &str = "/loadbalancers/";
 const ADDRESSES: &str = "/publicipaddresses/";
+const LINKS: &str = "/privatelinkservices/";
 const GROUPS: &str = "/networksecuritygroups/";
 const INTERFACES: &str = "/networkinterfaces/";
 
@@ -145,16 +148,21 @@ fn target(truth: &ArmTruth, key: &PartKey) -> Option<Target> {
             let (group, name) = named(part);
             Target::SecurityGroup { group, name }
         }
+        PartKey::Link(part) => {
+            let (group, name) = named(part);
+            Target::LinkService { group, name }
+        }
         PartKey::Members(_) => return None,
     })
 }
 
-/// The load balancers, and the public IP addresses of all resource groups.
+/// The load balancers and private link services, and the public IP addresses of all resource groups.
 fn all_addresses(truth: &ArmTruth) -> BalancerDirectory {
     let all = |kind: &str| truth.of(kind).map(|document| Arc::new(document.clone())).collect();
     BalancerDirectory {
         balancers: all(BALANCERS),
         addresses: all(ADDRESSES),
+        links: all(LINKS),
     }
 }
 
@@ -392,8 +400,14 @@ impl Lawful for Model {
 
     fn view(&self, truth: &ArmTruth, key: &PartKey, _: &[PartMember], _: &ClusterView) -> ObservedPart {
         if let Some(target) = target(truth, key) {
-            let document = truth.get(&target.id(&self.settings));
-            return ObservedPart::Document(document.map(Document::planned));
+            let document = truth.get(&target.id(&self.settings)).map(Document::planned);
+            if let PartKey::Link(_) = key {
+                return ObservedPart::Link(ObservedLink {
+                    service: document,
+                    subnets: BTreeMap::new(),
+                });
+            }
+            return ObservedPart::Document(document);
         }
         let PartKey::Members(part) = key else {
             unreachable!()
@@ -432,7 +446,10 @@ impl Lawful for Model {
                     truth.put(&id, document);
                 }
             }
-            ObservedPart::Document(document) => {
+            ObservedPart::Document(document)
+            | ObservedPart::Link(ObservedLink {
+                service: document, ..
+            }) => {
                 let id = target(truth, key).unwrap().id(&self.settings);
                 let Some(document) = document else {
                     truth.0.remove(&id.to_ascii_lowercase());

@@ -28,8 +28,8 @@ use super::{
         FrontendAddress, Need, Place, ServiceRules, is_empty, services_in,
     },
     directory::{
-        BalancerDirectory, family_of, has_elements, ip_of, is_address_of, lists, ownership, part_of,
-        private_ip, tags,
+        BalancerDirectory, family_of, frontend_id, frontend_ids_in, frontend_ids_of_link, has_elements,
+        ip_of, is_address_of, lists, ownership, part_of, private_ip, tags,
     },
     document::{
         ArmChange, FRONTENDS, POOLS, Target, element_named, elements, fold, has_failed, is_changing, name,
@@ -37,6 +37,7 @@ use super::{
     },
     members::{self, DesiredMembers, MachineIndex, ObservedMembers, PlannedPool},
     names::{self, ServiceNames},
+    private_link::{DesiredLink, LinkRequest, LinkUser, ObservedLink, fold_link, is_of_cluster, owner_of},
     rules::has_floating_ip,
     security::{DesiredSecurity, NeededRule, NodeDestinations},
     settings::BalancerSettings,
@@ -54,6 +55,8 @@ part_keys! {
         Address(String) = "pip/";
         /// The frontends, rules and probes of a load balancer, of all its Services.
         Rules(String) = "rules/";
+        /// A private link service.
+        Link(String) = "pls/";
         /// The rules of a network security group for all Services.
         SecurityGroup(String) = "nsg/";
     }
@@ -95,6 +98,8 @@ pub(crate) struct PartFacts {
     pub(crate) addresses: BTreeMap<IpFamily, Fact<IpAddr>>,
     /// The ID of a public IP address.
     pub(crate) public_ids: BTreeMap<IpFamily, String>,
+    /// The ID of the frontend for a private link service.
+    pub(crate) frontend: Option<String>,
     /// The unique ID of a load balancer. One that was deleted and created again has another one.
     pub(crate) balancer: Option<Fact<String>>,
 }
@@ -106,6 +111,7 @@ pub(crate) enum DesiredPart {
     Members(DesiredMembers),
     Address(DesiredAddress),
     Rules(DesiredRules),
+    Link(DesiredLink),
     SecurityGroup(DesiredSecurity),
 }
 
@@ -115,12 +121,14 @@ pub(crate) enum ObservedPart {
     /// `None`: it does not exist.
     Document(Option<Document>),
     Members(ObservedMembers),
+    Link(ObservedLink),
 }
 
 impl ObservedPart {
     fn document(&self) -> Option<&Document> {
         match self {
             Self::Document(document) => document.as_ref(),
+            Self::Link(link) => link.service.as_ref(),
             Self::Members(_) => None,
         }
     }
@@ -342,7 +350,175 @@ impl Model {
             is_planned: PartMember::active(members).any(has_planned_balancer),
             services,
             names: OwnNames::new(changing.map(|member| &member.service.id), None),
+            linked: self.linked_frontends(part, members, &inputs.directory),
         }
+    }
+
+    /// The names of frontends that private link services use, in lower case. When a Service leaves, its private link service is deleted
+    /// before.
+    fn linked_frontends(
+        &self,
+        part: &str,
+        members: &[PartMember],
+        directory: &BalancerDirectory,
+    ) -> BTreeSet<String> {
+        let leaving = leaving_names(members);
+        let begin = frontend_id(&self.settings.balancer_id(part), "").to_ascii_lowercase();
+        let used = directory.links.iter().flat_map(|link| frontend_ids_of_link(link));
+        let names = used.filter_map(|id| id.strip_prefix(&begin).map(str::to_owned));
+        names.filter(|name| !leaving.prove(name)).collect()
+    }
+
+    /// The part of the private link service of a Service that asks for one: that of its frontend, or a new one.
+    fn link_part(&self, spec: &Spec, directory: &BalancerDirectory) -> Option<String> {
+        let link = spec.link.as_ref()?;
+        let balancer = directory.balancer(&spec.balancer_part(&self.settings));
+        let frontends = balancer.map(|balancer| frontend_ids_in(balancer, &spec.names)).unwrap_or_default();
+        let existing = directory.links_at(&frontends).next().map(part_of);
+        let part = link.part();
+        // Names differ in their case alone.
+        let named = || directory.link(&part).map(part_of);
+        Some(existing.or_else(named).unwrap_or(part))
+    }
+
+    /// The parts of the private link services that a Service created, or that its frontends have.
+    fn own_links(
+        service: &ServiceView,
+        spec: &Spec,
+        cluster: &ClusterView,
+        directory: &BalancerDirectory,
+    ) -> Vec<PartKey> {
+        let frontends = directory.frontend_ids(&spec.names);
+        let owner = service.id.to_string();
+        let mut parts = Vec::new();
+        for link in &directory.links {
+            let is_own = owner_of(link) == owner || !frontend_ids_of_link(link).is_disjoint(&frontends);
+            if is_own && is_of_cluster(link, &cluster.name, &cluster.ownership_tag) {
+                parts.push(PartKey::Link(part_of(link)));
+            }
+        }
+        parts.extend(spec.former_link.clone().map(PartKey::Link));
+        parts
+    }
+
+    fn private_link(
+        &self,
+        part: &str,
+        members: &[PartMember],
+        cluster: &ClusterView,
+        inputs: &PartInputs,
+    ) -> DesiredLink {
+        let directory = &inputs.directory;
+        let (group, name) = part.split_once('/').unwrap_or_default();
+        let mut users = Vec::new();
+        for member in members {
+            let (need, request) = match &member.membership {
+                Membership::Active => (Need::Full, self.link_request(part, member, directory)),
+                Membership::Frozen(_) => (Need::Unchanged, None),
+                Membership::Leaving => (Need::None, None),
+            };
+            users.push(LinkUser {
+                service: member.service.id.clone(),
+                need,
+                request,
+                frontends: directory.frontend_ids(&member.spec.names),
+            });
+        }
+        DesiredLink {
+            target: Target::LinkService {
+                group: group.to_owned(),
+                name: name.to_owned(),
+            },
+            users,
+            cluster: cluster.name.to_string(),
+            ownership_tag: cluster.ownership_tag.clone(),
+            place: self.place(),
+        }
+    }
+
+    /// What a Service asks for in this part. `None`: its frontend has another private link service, which it shares as soon as the
+    /// listings show its frontend.
+    fn link_request(
+        &self,
+        part: &str,
+        member: &PartMember,
+        directory: &BalancerDirectory,
+    ) -> Option<LinkRequest> {
+        let spec = member.spec.link.clone()?;
+        let frontend = member.facts.iter().find_map(|(_, facts)| facts.frontend.clone())?;
+        let frontends = BTreeSet::from([frontend.to_ascii_lowercase()]);
+        let has_other = directory.links_at(&frontends).any(|link| !part_of(link).eq_ignore_ascii_case(part));
+        if has_other {
+            return None;
+        }
+        Some(LinkRequest {
+            frontend,
+            subnet: subnet_target(&self.settings, &spec.subnet),
+            subnet_id: self.settings.subnet_id(&spec.subnet),
+            spec,
+        })
+    }
+
+    /// Why a Service cannot have the private link service of this part.
+    fn link_problems(
+        part: &str,
+        member: &PartMember,
+        members: &[PartMember],
+        cluster: &ClusterView,
+        inputs: &PartInputs,
+    ) -> Vec<InvalidField> {
+        let Some(link) = &member.spec.link else {
+            return Vec::new();
+        };
+        let mut invalid = Vec::new();
+        if let Some(subnet) = inputs.subnets.get(&link.subnet) {
+            for address in &link.addresses {
+                if !subnet.prefixes.iter().any(|prefix| prefix.contains(&IpAddr::V4(*address))) {
+                    let problem = format!("{address} is not in subnet {}", link.subnet);
+                    invalid.push(InvalidField::annotation(a::LINK_ADDRESSES, problem));
+                }
+            }
+        }
+        let Some(existing) = inputs.directory.link(part) else {
+            return invalid;
+        };
+        let name = name(existing);
+        if !is_of_cluster(existing, &cluster.name, &cluster.ownership_tag) {
+            let problem = format!(
+                "private link service {name} does not have the tags of this cluster; delete it, or choose another name or frontend"
+            );
+            invalid.push(InvalidField::annotation(a::LINK_CREATE, problem));
+            return invalid;
+        }
+        let owner = owner_of(existing);
+        let is_other = |other: &&PartMember| {
+            let service = other.service.id.to_string();
+            service == owner && other.service.id != member.service.id && !other.leaves()
+        };
+        if members.iter().any(|other| is_other(&other)) {
+            if link.has_settings {
+                let problem = format!(
+                    "private link service {name} belongs to Service {owner}; remove the annotations azure-pls-* except azure-pls-create to share it"
+                );
+                invalid.push(InvalidField::annotation(a::LINK_CREATE, problem));
+            }
+            return invalid;
+        }
+        let chosen = link.chosen_name.as_deref();
+        if chosen.is_some_and(|chosen| !chosen.eq_ignore_ascii_case(name)) {
+            let problem = format!(
+                "the frontend has private link service {name}, whose name cannot change; {KEEP_LINK}"
+            );
+            invalid.push(InvalidField::annotation(a::LINK_NAME, problem));
+        }
+        let (group, _) = part.split_once('/').unwrap_or_default();
+        if !group.eq_ignore_ascii_case(&link.group) {
+            let problem = format!(
+                "private link service {name} is in resource group {group}, which cannot change; {KEEP_LINK}"
+            );
+            invalid.push(InvalidField::annotation(a::LINK_GROUP, problem));
+        }
+        invalid
     }
 
     fn frontend(&self, member: &PartMember, family: IpFamily, inputs: &PartInputs) -> DesiredFrontend {
@@ -560,7 +736,7 @@ impl Model {
                     }
                 }
             }
-            PartKey::Members(_) | PartKey::Balancer(_) => {}
+            PartKey::Members(_) | PartKey::Balancer(_) | PartKey::Link(_) => {}
         }
         events
     }
@@ -574,6 +750,15 @@ fn public_id(member: &PartMember, family: IpFamily) -> Option<String> {
 /// The addresses of a node of both families, as destinations of packets.
 fn node_addresses(node: &ServiceNode) -> impl Iterator<Item = IpAddr> {
     [IpFamily::V4, IpFamily::V6].into_iter().filter_map(|family| node.address(Some(family)))
+}
+
+/// A subnet of the cluster's network.
+pub(crate) fn subnet_target(settings: &BalancerSettings, name: &str) -> Target {
+    Target::Subnet {
+        group: settings.network_group.clone(),
+        network: settings.conf.vnet_name.clone(),
+        name: name.to_owned(),
+    }
 }
 
 fn balancer_target(part: &str) -> Target {
@@ -624,6 +809,12 @@ impl PartModel for Model {
                 PartKey::Rules(other),
             ]);
         }
+        let own_links = Self::own_links(service, &spec, cluster, directory);
+        if !service.wants_load_balancer() {
+            // A Service leaves them before the frontends that they use.
+            named.extend(own_links.iter().cloned());
+        }
+        named.extend(self.link_part(&spec, directory).map(PartKey::Link));
         named.extend(self.security_part());
         let may_be_own = |address: &&Arc<Value>| match ownership(address, &cluster.ownership_tag) {
             // Also one that was created for another Service, and that this one used.
@@ -663,6 +854,7 @@ impl PartModel for Model {
                 tagged.push(PartKey::Rules(part));
             }
         }
+        tagged.extend(own_links);
         if !tagged.is_empty() {
             tagged.extend(self.security_part());
         }
@@ -694,7 +886,7 @@ impl PartModel for Model {
         FormerLoadBalancer::Missing
     }
 
-    /// Public IP addresses with the tag of this cluster whose Services do not exist.
+    /// Public IP addresses and private link services with the tag of this cluster whose Services do not exist.
     fn orphans(&self, snapshot: &ClusterSnapshot, directory: &BalancerDirectory) -> Vec<Orphan<PartKey>> {
         let cluster = &snapshot.cluster;
         let specs: Vec<_> =
@@ -711,12 +903,29 @@ impl PartModel for Model {
             let is_managed = services_in(&tags).next().is_some();
             is_managed && ownership(address, &cluster.ownership_tag) == Ownership::Ours && !is_known(address)
         });
-        ours.map(|address| Orphan {
+        let addresses = ours.map(|address| Orphan {
             key: PartKey::Address(part_of(address)),
             what: format!("public IP address {}", name(address)),
             deletable: false,
-        })
-        .collect()
+        });
+        let is_known_link = |link: &Value| {
+            let owner = owner_of(link);
+            let part = part_of(link);
+            specs.iter().any(|(service, spec)| {
+                service.id.to_string() == owner
+                    || self.link_part(spec, directory).is_some_and(|known| known == part)
+            })
+        };
+        let links = directory.links.iter().filter(|link| {
+            let is_ours = ownership(link, &cluster.ownership_tag) == Ownership::Ours;
+            is_ours && !owner_of(link).is_empty() && !is_known_link(link)
+        });
+        let links = links.map(|link| Orphan {
+            key: PartKey::Link(part_of(link)),
+            what: format!("private link service {}", name(link)),
+            deletable: false,
+        });
+        addresses.chain(links).collect()
     }
 
     fn check(
@@ -755,6 +964,9 @@ impl PartModel for Model {
                     invalid.push(InvalidField::annotation(a::DNS_LABEL, problem));
                 }
             }
+            if let PartKey::Link(part) = key {
+                invalid.extend(Self::link_problems(part, member, members, cluster, inputs));
+            }
             if let Some(subnet) = inputs.subnets.get(spec.subnet_name(&self.settings))
                 && spec.is_internal
             {
@@ -789,6 +1001,7 @@ impl PartModel for Model {
             PartKey::Members(part) => DesiredPart::Members(self.members_part(part, members, cluster, inputs)),
             PartKey::Address(part) => DesiredPart::Address(self.address_part(part, members, cluster, inputs)),
             PartKey::Rules(part) => DesiredPart::Rules(self.rules_part(part, members, cluster, inputs)),
+            PartKey::Link(part) => DesiredPart::Link(self.private_link(part, members, cluster, inputs)),
             PartKey::SecurityGroup(part) => {
                 DesiredPart::SecurityGroup(self.security_group(part, members, cluster, inputs))
             }
@@ -823,7 +1036,9 @@ impl PartModel for Model {
         let waits = match key {
             // Its pools are there while its rules are being changed.
             PartKey::Balancer(_) => state(document).eq_ignore_ascii_case("Deleting"),
-            PartKey::Address(_) | PartKey::Rules(_) | PartKey::SecurityGroup(_) => is_changing(document),
+            PartKey::Address(_) | PartKey::Rules(_) | PartKey::Link(_) | PartKey::SecurityGroup(_) => {
+                is_changing(document)
+            }
             PartKey::Members(_) => false,
         };
         waits.then(|| (FIRST_WAIT, format!("Azure has not finished a change of {}", document.name())))
@@ -861,10 +1076,10 @@ impl PartModel for Model {
                     "public IP address {name} not found in resource group {group}; create it, or remove the annotation or field that chooses it"
                 )
             }
-            (_, ObservedPart::Document(Some(document))) if has_failed(document) => {
+            _ => {
+                let document = observed.document().filter(|document| has_failed(document))?;
                 format!("the last change of {} failed", document.name())
             }
-            _ => return None,
         };
         Some(Error::new(ErrorKind::InvalidConfig, text))
     }
@@ -884,9 +1099,9 @@ impl PartModel for Model {
                 desired.plan(document.as_ref())
             }
             (DesiredPart::Members(desired), ObservedPart::Members(observed)) => desired.plan(observed),
-            (DesiredPart::Members(_), ObservedPart::Document(_)) | (_, ObservedPart::Members(_)) => {
-                Plan::default()
-            }
+            (DesiredPart::Link(desired), ObservedPart::Link(observed)) => desired.plan(observed),
+            (DesiredPart::Members(_) | DesiredPart::Link(_), ObservedPart::Document(_))
+            | (_, ObservedPart::Members(_) | ObservedPart::Link(_)) => Plan::default(),
         }
     }
 
@@ -894,6 +1109,7 @@ impl PartModel for Model {
         match observed {
             ObservedPart::Document(document) => fold(change, reply, document),
             ObservedPart::Members(observed) => members::fold(change, reply, observed),
+            ObservedPart::Link(observed) => fold_link(change, reply, observed),
         }
     }
 
@@ -976,6 +1192,13 @@ impl PartModel for Model {
                 if spec.is_internal {
                     output.facts.addresses = served;
                 }
+                if spec.link.is_some()
+                    && let PartKey::Rules(part) = key
+                {
+                    let frontend = Self::frontend_of(member, document.as_ref()?.fields(), IpFamily::V4);
+                    let id = frontend.map(|found| frontend_id(&self.settings.balancer_id(part), name(found)));
+                    output.facts.frontend = id;
+                }
             }
             (PartKey::SecurityGroup(_), ObservedPart::Document(document)) => {
                 document.as_ref()?;
@@ -984,7 +1207,11 @@ impl PartModel for Model {
                     return None;
                 }
             }
-            (PartKey::Members(_), ObservedPart::Document(_)) | (_, ObservedPart::Members(_)) => return None,
+            (PartKey::Link(_), ObservedPart::Link(link)) => {
+                link.service.as_ref()?;
+            }
+            (PartKey::Members(_) | PartKey::Link(_), ObservedPart::Document(_))
+            | (_, ObservedPart::Members(_) | ObservedPart::Link(_)) => return None,
         }
         Some(output)
     }
@@ -996,8 +1223,9 @@ impl PartModel for Model {
 
     fn required_facts(&self, key: &PartKey, earlier: &PartKey) -> RequiredFacts {
         match (key, earlier) {
-            // Members and rules need the load balancer, and a frontend a finished address.
+            // Members and rules need the load balancer, a frontend a finished address, and a private link service its frontend.
             (PartKey::Members(_) | PartKey::Rules(_), PartKey::Balancer(_))
+            | (PartKey::Link(_), PartKey::Rules(_))
             | (PartKey::Rules(_) | PartKey::SecurityGroup(_), PartKey::Address(_)) => RequiredFacts::Finished,
             // When the last Service leaves, members leave beside everything else, and its address is deleted beside the load balancer.
             (_, PartKey::Members(_)) | (PartKey::Address(_), PartKey::Balancer(_)) => RequiredFacts::Independent,
@@ -1006,5 +1234,7 @@ impl PartModel for Model {
     }
 }
 
+/// What to do if a private link service cannot become what a Service asks for.
+const KEEP_LINK: &str = "set azure-pls-create to \"false\" until it is deleted, or correct the annotation";
 /// The wait for a change that another process began.
 const FIRST_WAIT: Duration = Duration::from_secs(1);

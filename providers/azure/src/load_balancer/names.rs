@@ -109,6 +109,11 @@ pub(crate) fn is_internal(name: &str) -> bool {
     name.to_ascii_lowercase().ends_with(INTERNAL)
 }
 
+/// The private link service of a frontend.
+pub(crate) fn private_link(frontend: &str) -> String {
+    format!("pls-{frontend}")
+}
+
 /// The backend pool of a family, which all Services share.
 pub(crate) fn pool(cluster: &str, family: IpFamily) -> String {
     let end = if family == IpFamily::V6 { IPV6 } else { "" };

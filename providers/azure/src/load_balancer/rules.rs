@@ -10,6 +10,7 @@ use super::{
         PROBE_PATH, PROBE_PROTOCOL, is_true, of_port,
     },
     names::{SHARED_PROBE, ServiceNames},
+    private_link::has_proxy_protocol,
 };
 use crate::config::CloudConf;
 
@@ -292,6 +293,9 @@ impl RuleBuilder<'_> {
 
     /// The probe of nodes with endpoints, with `externalTrafficPolicy: Local`.
     fn local_probe(&self) -> Option<HealthProbe> {
+        if has_proxy_protocol(self.service) {
+            return None;
+        }
         let port = self.service.health_check_port()?;
         Some(HealthProbe {
             name: self.names.rule(Protocol::Tcp, port, self.family),

@@ -21,6 +21,8 @@ pub(crate) struct BalancerSettings {
     pub(crate) security_group_group: String,
     /// The resource group of the virtual network, in lower case.
     pub(crate) network_group: String,
+    /// The resource group of private link services, in lower case.
+    pub(crate) link_group: String,
     /// The region.
     pub(crate) location: String,
     /// Tags of all resources.
@@ -40,6 +42,7 @@ impl BalancerSettings {
             balancer_group: settings.load_balancer_group().to_ascii_lowercase(),
             security_group_group: settings.security_group_group().to_ascii_lowercase(),
             network_group: settings.network_group().to_ascii_lowercase(),
+            link_group: settings.link_group().to_ascii_lowercase(),
             location: settings.location.clone(),
             tags: ResourceTags::of(&settings.conf),
             has_zones: settings.has_zones,

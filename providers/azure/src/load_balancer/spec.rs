@@ -11,6 +11,7 @@ use super::{
     annotations::{self as a, is_true},
     directory::{BalancerDirectory, part_of},
     names::{self, ServiceNames},
+    private_link::{self, LinkSpec},
     rules::{self, RuleSet, has_floating_ip},
     settings::BalancerSettings,
     sources::AllowedSources,
@@ -38,6 +39,10 @@ pub(crate) struct Spec {
     pub(crate) sources: AllowedSources,
     /// Rules and probes of its families.
     pub(crate) rules: Vec<(IpFamily, RuleSet)>,
+    /// Its private link service, if it asks for one.
+    pub(crate) link: Option<LinkSpec>,
+    /// The part of a private link service that no listing has and for which it does not ask any more, if annotations still name it.
+    pub(crate) former_link: Option<String>,
     /// Why it is refused.
     pub(crate) invalid: Vec<InvalidField>,
 }
@@ -189,6 +194,13 @@ impl Spec {
         };
         let rules = |family: &IpFamily| (*family, rules::rules(service, &names, *family, &settings.conf));
         let (additional, not_addresses) = additional(service);
+        let (link, invalid_link) = LinkSpec::of(service, &names, settings);
+        let is_link_listed = link.group == settings.link_group;
+        let (link, former_link) = if private_link::is_asked_for(service) {
+            (Some(link), None)
+        } else {
+            (None, (!is_link_listed).then(|| link.part()))
+        };
         let mut spec = Self {
             is_internal,
             balancer: settings.balancer(cluster, is_internal),
@@ -201,10 +213,17 @@ impl Spec {
             rules: families.iter().map(rules).collect(),
             families,
             names,
+            link,
+            former_link,
             invalid: Vec::new(),
         };
         spec.invalid = spec.problems(service, settings);
         spec.invalid.extend(not_addresses);
+        if spec.link.is_some() {
+            let (families, is_internal) = (&spec.families, spec.is_internal);
+            spec.invalid.extend(private_link::frontend_problems(service, families, is_internal));
+            spec.invalid.extend(invalid_link);
+        }
         spec
     }
 

@@ -72,7 +72,7 @@ async fn a_missing_security_group_and_unsupported_annotations_are_findings() {
     };
     let mut web = service("web", &[80]);
     assert_eq!(checker.service(&web).unwrap(), []);
-    annotate(&mut web, "service.beta.kubernetes.io/azure-pls-create", Some("true"));
+    annotate(&mut web, "service.beta.kubernetes.io/azure-load-balancer-mode", Some("__auto__"));
     let findings = checker.service(&web).unwrap();
     assert!(findings.iter().any(|finding| finding.message.contains("not supported")), "{findings:#?}");
 }

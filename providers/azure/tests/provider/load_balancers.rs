@@ -417,8 +417,8 @@ async fn what_is_not_supported_is_refused() {
     let mut azure = Subscription::new(&["--standalone=1"], "").await;
     azure.services.push(service("web", &[80]));
     for (name, value) in [
-        ("pls-create", "true"),
         ("load-balancer-mode", "__auto__"),
+        ("load-balancer-configurations", "one"),
         ("load-balancer-ipv4", "not-an-address"),
     ] {
         let key = format!("{PREFIX}{name}");

@@ -12,6 +12,7 @@ mod conformance;
 mod credentials;
 mod instances;
 mod load_balancers;
+mod private_link;
 mod rights;
 mod routes;
 mod stage;

@@ -1,7 +1,7 @@
 //! The role in `deploy/azure` has all actions that the program uses, and no others.
 
 use ccm_core::{
-    Environment, InstanceState, Priority,
+    Environment, Freshness, InstanceState, Priority,
     routes::{DesiredRoute, NextHop, RouteChanges, RouteNode},
     testkit::{
         self,
@@ -75,8 +75,14 @@ async fn balance(stage: &Stage, pools: &str) -> Result<(), String> {
     let mut internal = service("internal", &[80]);
     let key = "service.beta.kubernetes.io/azure-load-balancer-internal";
     annotate(&mut internal, key, Some("true"));
+    annotate(&mut internal, "service.beta.kubernetes.io/azure-pls-create", Some("true"));
     cluster.services.push(internal);
+    refuse_private_links(stage).await;
     for deleting in [false, true] {
+        if deleting {
+            connect(stage).await;
+            cluster.read.freshness = Freshness::now();
+        }
         for service in &mut cluster.services {
             service.deleting = deleting;
         }
@@ -86,6 +92,29 @@ async fn balance(stage: &Stage, pools: &str) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// Enables the network policies of the subnet, which the program disables for its private link services.
+async fn refuse_private_links(stage: &Stage) {
+    let id = stage.server.network_id("virtualNetworks/vnet");
+    let docs: Value = stage.server.control_get("docs").await.unwrap();
+    let mut network = docs[id.to_lowercase()].clone();
+    network["properties"]["subnets"][0]["properties"]["privateLinkServiceNetworkPolicies"] = json!("Enabled");
+    stage.server.patch(&id, &network).await.unwrap();
+}
+
+/// Adds the connection of a private endpoint to the private link service.
+async fn connect(stage: &Stage) {
+    let id = stage.server.network_id("privateLinkServices/pls-auidinternal");
+    let connection = json!({
+        "id": format!("{id}/privateEndpointConnections/consumer"),
+        "name": "consumer",
+        "etag": "W/\"1\"",
+        "type": "Microsoft.Network/privateLinkServices/privateEndpointConnections",
+        "properties": {"provisioningState": "Succeeded"},
+    });
+    let merge = json!({"properties": {"privateEndpointConnections": [connection]}});
+    stage.server.patch(&id, &merge).await.unwrap();
 }
 
 #[tokio::test]
