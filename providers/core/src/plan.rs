@@ -112,8 +112,8 @@
 //! that two Services need is removed with the last of them.
 //!
 //! **Azure.** Parts `lb/<group>/<name>` (a load balancer with its pools), `members/..` (the machines in its pools), `pip/..` (a public
-//! address), `rules/..` (frontends, rules and probes of all its Services), `nsg/..`. A step is one PUT of one document, with the
-//! list of its changes as its reason. `Observed` keeps the raw JSON, so that foreign and unknown fields are written back
+//! address), `rules/..` (frontends, rules and probes of all its Services), `pls/..` (a private link service), `nsg/..`. A step is one PUT
+//! of one document, with the list of its changes as its reason. `Observed` keeps the raw JSON, so that foreign and unknown fields are written back
 //! unchanged, and the etag, whose 412 is stale: two parts write the document of a load balancer. Long-running operations are
 //! `Accepted`, with the operation's URL as the ticket; "another operation is in progress" is busy. An empty load balancer is
 //! done at once. Members and addresses are created beside each other, and then rules and security group, since these need

@@ -27,7 +27,7 @@ use super::{
     members::{MachineIndex, ObservedMembers},
     model::{Model, ObservedPart, PartInputs, PartKey, PartMember, Subnet},
     names::ServiceNames,
-    private_link::ObservedLink,
+    private_link::{ObservedLink, owner_of},
     settings::BalancerSettings,
 };
 use crate::{client::field, config::CloudConf, instances::machine_id::MachineId, tags::ResourceTags};
@@ -312,6 +312,7 @@ impl Lawful for Model {
                 vec![
                     internal(),
                     internal().and(a::INTERNAL_SUBNET, "apps"),
+                    internal().and(a::LINK_CREATE, "true"),
                     internal().and(a::ADDRESS_V4, PRIVATE_IP),
                     Setting::annotation(a::ADDRESS_NAME, MINE).shows(MINE),
                     Setting::annotation(a::ADDRESS_V4, MINE_IP).shows(MINE),
@@ -509,10 +510,15 @@ impl Lawful for Model {
         }
         let mut document = change.body.clone();
         document["id"] = change.target.id(&self.settings).into();
-        if let Target::Balancer { name, .. } | Target::Address { name, .. } = &change.target {
+        if let Target::Balancer { name, .. }
+        | Target::Address { name, .. }
+        | Target::LinkService { name, .. } = &change.target
+        {
             document["name"] = name.as_str().into();
         }
-        if change.effect == Effect::Create {
+        // Azure gives private link services none.
+        let is_link = matches!(change.target, Target::LinkService { .. });
+        if change.effect == Effect::Create && !is_link {
             document["properties"]["resourceGuid"] = ids.id("guid", "").into();
         }
         if let Target::Address { name, .. } = &change.target {
@@ -570,6 +576,11 @@ impl Lawful for Model {
                 Owner::Services(users)
             };
             picture.push(Line::exact(format!("pip {}", name(address)), &owner));
+        }
+        for link in truth.of(LINKS) {
+            let service = (0..SERVICES).map(service_id).find(|id| id.to_string() == owner_of(link));
+            let owner = service.map_or(Owner::Foreign, |id| Owner::service(id.uid.to_string()));
+            picture.push(Line::exact(format!("pls {} {}", name(link), link["properties"]), &owner));
         }
         for balancer in truth.of(BALANCERS) {
             let owners = Owner::Services(using(balancer).into_iter().collect());

@@ -1228,7 +1228,9 @@ impl PartModel for Model {
             | (PartKey::Link(_), PartKey::Rules(_))
             | (PartKey::Rules(_) | PartKey::SecurityGroup(_), PartKey::Address(_)) => RequiredFacts::Finished,
             // When the last Service leaves, members leave beside everything else, and its address is deleted beside the load balancer.
-            (_, PartKey::Members(_)) | (PartKey::Address(_), PartKey::Balancer(_)) => RequiredFacts::Independent,
+            (_, PartKey::Members(_)) | (PartKey::Address(_), PartKey::Balancer(_)) => {
+                RequiredFacts::Independent
+            }
             _ => RequiredFacts::Nothing,
         }
     }
