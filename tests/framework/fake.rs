@@ -73,7 +73,7 @@ pub(crate) fn start(
 
 /// Waits until the check returns a value.
 pub(crate) async fn eventually<T>(what: &str, check: impl AsyncFn() -> Option<T>) -> T {
-    eventually_within(Duration::from_secs(60), what, check).await
+    eventually_within(Duration::from_secs(120), what, check).await
 }
 
 /// The same with another limit.

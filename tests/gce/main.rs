@@ -338,3 +338,56 @@ async fn validate_names_a_missing_permission() {
     assert!(findings.contains("compute.routes.create"), "{report}");
     assert!(!findings.contains("compute.routes.delete"), "{report}");
 }
+
+/// The program gives networks to nodes and creates the routes to them, with the rights that a cluster on this cloud gives it.
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_get_networks_of_the_cluster_and_routes_to_them() {
+    let cloud = GceCloud::start().await.unwrap();
+    let config = cloud.config();
+    let cluster = Cluster::begin(cloud, &config).await;
+    let names: Vec<_> = (1..=3).map(|at| format!("node-{at}")).collect();
+    let machines = cluster.cloud.create_machines(&names).await.unwrap();
+    let role = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/every_cloud/roles/gce.yaml");
+    let account = manifests::account(&cluster.stage.control_plane, &role).await.unwrap();
+    let flags = [
+        "--controllers=*,-service",
+        "--allocate-node-cidrs=true",
+        CLUSTER_CIDR,
+        "--leader-elect=false",
+    ];
+    let start = async || {
+        let mut launch = cluster.stage.command("gce", &account, &flags);
+        launch.envs = cluster.cloud.environment();
+        let mut ccm = Ccm::start(&launch).unwrap();
+        ccm.wait_healthy("/readyz", LIMIT).await.unwrap();
+        ccm
+    };
+    let mut ccm = start().await;
+    for machine in &machines {
+        cluster.register(NodeSpec::new(&machine.node)).await;
+    }
+    let assigned = async || {
+        let mut networks = BTreeSet::new();
+        for machine in &machines {
+            let network = cluster.node(&machine.node).await?.spec?.pod_cidr?;
+            networks.insert((network, machine.id.clone()));
+        }
+        Some(networks)
+    };
+    let networks = cluster.stage.eventually("all nodes have networks", assigned).await;
+    let different: BTreeSet<_> = networks.iter().map(|(network, _)| network).collect();
+    assert_eq!(different.len(), machines.len(), "{networks:?}");
+    assert!(different.iter().all(|network| network.ends_with(".0/24")), "{networks:?}");
+    let routed = async || (cluster.cloud.table().await.ok()? == networks).then_some(());
+    cluster.stage.eventually("the routes lead to these networks", routed).await;
+
+    // The next process keeps them, and gives another one to a new node.
+    ccm.kill().unwrap();
+    let _ccm = start().await;
+    let later = cluster.cloud.create_machine("node-4").await.unwrap();
+    cluster.register(NodeSpec::new(&later.node)).await;
+    let network = async || cluster.node(&later.node).await?.spec?.pod_cidr;
+    let network = cluster.stage.eventually("the new node has a network", network).await;
+    assert!(!different.contains(&network), "{network} of {networks:?}");
+    assert_eq!(assigned().await, Some(networks.clone()));
+}

@@ -167,7 +167,8 @@ impl Default for Sweep {
     fn default() -> Self {
         Self {
             selection: Selection::All,
-            limit: Duration::from_secs(60),
+            // Much more than a run takes on a machine that runs many control planes at once.
+            limit: Duration::from_secs(240),
         }
     }
 }
