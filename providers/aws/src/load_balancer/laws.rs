@@ -297,17 +297,17 @@ impl Lawful for Model {
 
 #[test]
 fn network_load_balancers_keep_the_laws() {
-    laws(&model(Flavor::Network, false), 30);
+    laws(&model(Flavor::Network, false), 15);
 }
 
 #[test]
 fn network_load_balancers_with_security_groups_keep_the_laws() {
-    laws(&model(Flavor::Network, true), 20);
+    laws(&model(Flavor::Network, true), 10);
 }
 
 #[test]
 fn classic_load_balancers_keep_the_laws() {
-    laws(&model(Flavor::Classic, false), 20);
+    laws(&model(Flavor::Classic, false), 10);
 }
 
 #[test]

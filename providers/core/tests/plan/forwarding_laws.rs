@@ -153,7 +153,7 @@ impl Lawful for Forwarding {
 
 #[test]
 fn a_model_with_several_steps_at_a_time_keeps_the_laws() {
-    laws(&Forwarding::default(), 150);
+    laws(&Forwarding::default(), 60);
 }
 
 #[test]

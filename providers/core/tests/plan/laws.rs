@@ -22,7 +22,7 @@ use crate::{
 
 #[test]
 fn a_correct_model_obeys_all_laws() {
-    laws(&Toy::default(), 150);
+    laws(&Toy::default(), 60);
 }
 
 #[test]

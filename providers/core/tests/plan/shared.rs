@@ -40,7 +40,7 @@ fn refusal(refused: usize) -> ServiceRefusal {
 
 #[test]
 fn a_shared_document_keeps_the_laws() {
-    laws(&Rulebook::default(), 150);
+    laws(&Rulebook::default(), 60);
 }
 
 #[test]

@@ -241,7 +241,7 @@ impl Lawful for Model {
 
 #[test]
 fn the_model_keeps_the_laws() {
-    laws(&model(), 96);
+    laws(&model(), 48);
 }
 
 #[test]

@@ -477,7 +477,7 @@ fn model() -> Model {
 
 #[test]
 fn openstack_keeps_the_laws() {
-    laws(&model(), 60);
+    laws(&model(), 30);
 }
 
 #[test]
