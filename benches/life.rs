@@ -277,9 +277,10 @@ impl Cluster<'_> {
 
     /// Whether every port leads to `nodes` nodes.
     fn leads_to(&self, found: &LoadBalancers, nodes: usize) -> bool {
-        let pools_of_service = match self.cloud.service().shares_pool {
-            true => 1,
-            false => usize::from(self.options.ports),
+        let pools_of_service = if self.cloud.service().shares_pool {
+            1
+        } else {
+            usize::from(self.options.ports)
         };
         let pools = self.options.services * pools_of_service;
         found.pools.len() == pools && found.pools.values().all(|pool| pool.len() == nodes)
@@ -296,9 +297,10 @@ impl Cluster<'_> {
         let shape = self.cloud.service();
         let names = self.options.names();
         let create = stream::iter(names.iter().enumerate()).map(async |(at, name)| {
-            let annotations = match at < self.options.internal {
-                true => &shape.internal,
-                false => &shape.annotations,
+            let annotations = if at < self.options.internal {
+                &shape.internal
+            } else {
+                &shape.annotations
             };
             let service = serde_json::from_value(json!({
                 "apiVersion": "v1", "kind": "Service",

@@ -219,11 +219,11 @@ impl<C: Clients> Calls<C> {
             self.children(reads, key, balancer, &mut objects, members, read).await?;
         }
         let services = members.iter().map(|member| &*member.service);
-        let former = balancers.first().map(|balancer| OpenStackPart::New(balancer.name.clone()));
+        let name = balancers.first().map(|balancer| balancer.name.as_str());
         let annotated = self
             .unrecorded
             .lock()
-            .annotated(key, former.as_ref(), services, || observe::tags_of(&objects, |_| true));
+            .annotated(key, name, services, || observe::tags_of(&objects, |_| true));
         let mut ids = balancers.iter().map(|balancer| &balancer.id);
         Ok(LoadBalancerSnapshot {
             is_being_created: ids.any(|id| self.created.lock().contains(id)),

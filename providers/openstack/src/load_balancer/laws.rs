@@ -266,16 +266,12 @@ impl Lawful for Model {
                 objects.all.retain(|object| is_alone || is_of(object, key));
                 let services = members.iter().map(|member| &*member.service);
                 let mut requested = truth.requested.0.lock();
-                let former = objects
-                    .of(ObjectKind::Balancer)
-                    .next()
-                    .map(|found| OpenStackPart::New(found.key.clone()));
+                let name = objects.of(ObjectKind::Balancer).next().map(|balancer| balancer.key.as_str());
                 ObservedPart::Balancers(LoadBalancerSnapshot {
                     external: true,
                     cluster: cluster.name.to_string(),
                     ownership_tag: cluster.ownership_tag.clone(),
-                    annotated: requested
-                        .annotated(key, former.as_ref(), services, || tags_of(&objects, |_| true)),
+                    annotated: requested.annotated(key, name, services, || tags_of(&objects, |_| true)),
                     objects,
                     ..LoadBalancerSnapshot::default()
                 })

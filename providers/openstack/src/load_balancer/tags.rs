@@ -181,17 +181,18 @@ pub(crate) fn difference(
 pub(crate) struct Unrecorded(BTreeMap<OpenStackPart, Annotated>);
 
 impl Unrecorded {
-    /// The tags that came from the annotations of these Services, now or earlier. `former`: the part in which the load balancer was
-    /// created. `present`: all tags of their objects.
+    /// The tags that came from the annotations of these Services, now or earlier. `name`: that of the load balancer, whose part before
+    /// its creation has the name. `present`: all tags of their objects.
     pub(crate) fn annotated<'a>(
         &mut self,
         part: &OpenStackPart,
-        former: Option<&OpenStackPart>,
+        name: Option<&str>,
         services: impl Iterator<Item = &'a ServiceView>,
         present: impl Fn() -> ServiceTags,
     ) -> Annotated {
         let mut remembered = self.0.remove(part).unwrap_or_default();
-        for (service, tags) in former.and_then(|former| self.0.remove(former)).unwrap_or_default() {
+        let new = name.and_then(|name| self.0.remove(&OpenStackPart::New(name.to_owned())));
+        for (service, tags) in new.unwrap_or_default() {
             remembered.entry(service).or_default().extend(&tags);
         }
         let mut all = Annotated::new();
@@ -285,7 +286,7 @@ mod tests {
             // The part of another load balancer does not change what is known of this one.
             let other = OpenStackPart::Balancer("other".to_owned());
             unrecorded.annotated(&other, None, [&service].into_iter(), ServiceTags::default);
-            let known = unrecorded.annotated(&part, Some(&new), [&service].into_iter(), present);
+            let known = unrecorded.annotated(&part, Some("kube_service"), [&service].into_iter(), present);
             let tags = known.get(&service.id).map(|tags| tags.load_balancer.clone());
             assert_eq!(tags, Some(set(&["a", "b"])), "pass {pass}");
         }
