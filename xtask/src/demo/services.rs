@@ -206,16 +206,21 @@ impl<'a> ServiceDemo<'a> {
                 (calls, last) = (now, Instant::now());
             }
         }
+        let calls = tables::since(&began.calls, &calls);
         let step = Step {
             title: title.to_owned(),
             seconds,
-            calls: tables::since(&began.calls, &calls),
+            writes: tables::writes(&calls, |kind| match self.cloud {
+                Cloud::Test(cloud, _) => cloud.is_write(kind),
+                Cloud::Simulated(_) | Cloud::Real(..) => tables::is_openstack_write(kind),
+            }),
+            calls,
         };
         say(&format!(
             "{title}: {:.1} s, {} cloud calls, {} of them writes",
             step.seconds,
             step.total(),
-            step.writes()
+            step.writes
         ));
         self.steps.push(step);
         Ok(())
