@@ -17,8 +17,14 @@ use ccm_testbed::{
     stage::Stage,
     test_cloud::{GceCloud, Machine, TestCloud as _, TestRoutes as _},
 };
-use k8s_openapi::api::core::v1::Node;
-use kube::Api;
+use k8s_openapi::api::{
+    coordination::v1::Lease,
+    core::v1::{ConfigMap, Node},
+};
+use kube::{
+    Api,
+    api::{Patch, PatchParams, PostParams},
+};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -337,6 +343,44 @@ async fn validate_names_a_missing_permission() {
     let findings = report["findings"].to_string();
     assert!(findings.contains("compute.routes.create"), "{report}");
     assert!(!findings.contains("compute.routes.delete"), "{report}");
+}
+
+/// Only the process that leads creates the ConfigMap with the ID of the cluster.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_does_not_lead_creates_no_cluster_id() {
+    let cloud = GceCloud::start().await.unwrap();
+    let config = cloud.config();
+    let cluster = Cluster::begin(cloud, &config).await;
+    let client = cluster.nodes.clone().into_client();
+    let leases: Api<Lease> = Api::namespaced(client.clone(), "kube-system");
+    let ids: Api<ConfigMap> = Api::namespaced(client, "kube-system");
+    let name = "cloud-controller-manager";
+    let held = serde_json::from_value(json!({
+        "metadata": {"name": name},
+        "spec": {
+            "holderIdentity": "another",
+            "leaseDurationSeconds": 3600,
+            "acquireTime": "2026-01-01T00:00:00.000000Z",
+            "renewTime": "2026-01-01T00:00:00.000000Z",
+        },
+    }));
+    leases.create(&PostParams::default(), &held.unwrap()).await.unwrap();
+    let mut launch = cluster.stage.command("gce", &cluster.stage.control_plane.kubeconfig(), &[]);
+    launch.envs = cluster.cloud.environment();
+    let mut ccm = Ccm::start(&launch).unwrap();
+    ccm.wait_healthy("/readyz", LIMIT).await.unwrap();
+    let waits = async || ccm.log().ok()?.contains("Another process leads").then_some(());
+    cluster.stage.eventually("the process has read who leads", waits).await;
+    assert!(ids.get_opt("ingress-uid").await.unwrap().is_none());
+
+    let release = Patch::Merge(json!({"spec": {"holderIdentity": ""}}));
+    leases.patch(name, &PatchParams::default(), &release).await.unwrap();
+    let created = async || ids.get_opt("ingress-uid").await.ok()?;
+    let id = cluster.stage.eventually("the leader creates the ID", created).await;
+    let acquired = leases.get(name).await.unwrap().spec.unwrap().acquire_time.unwrap();
+    let created = id.metadata.creation_timestamp.unwrap();
+    // The API server leaves out fractions of seconds.
+    assert!(created.0.as_second() >= acquired.0.as_second(), "{created:?}, {acquired:?}");
 }
 
 /// The program gives networks to nodes and creates the routes to them, with the rights that a cluster on this cloud gives it.
