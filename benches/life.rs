@@ -79,7 +79,7 @@ pub(crate) struct LifeOptions {
     /// The cloud.
     #[arg(long, default_value = "openstack")]
     pub(crate) cloud: String,
-    /// The kind of all machines on Azure: uniform, flex or standalone. Without it, there are some of each.
+    /// The kind of all machines on Azure: uniform, flex or standalone. Without it, there are some of each. `uniform:20`: in 20 scale sets.
     #[arg(long)]
     machines: Option<String>,
     /// How many nodes the cluster has.
@@ -97,9 +97,9 @@ pub(crate) struct LifeOptions {
     /// How many ports each Service has.
     #[arg(long, default_value_t = 3)]
     ports: u16,
-    /// A further line for the section `[Global]` of the cloud config, such as DisableSecurityGroupIngress=true.
-    #[arg(long, value_name = "KEY=VALUE")]
-    global: Vec<String>,
+    /// A further line of the cloud config, on AWS of its section `[Global]`: such as DisableSecurityGroupIngress=true.
+    #[arg(long, value_name = "LINE")]
+    config: Vec<String>,
     /// Write the result to docs/benchmarks.md.
     #[arg(long)]
     write: bool,
@@ -166,8 +166,12 @@ pub(crate) async fn run(options: &LifeOptions, program: &Path) -> Result<()> {
     }
     let names = cloud.servers(options.nodes).await?;
     let stage = Stage::set(program).await?;
-    let global: String = options.global.iter().map(|line| format!("{line}\n")).collect();
-    let config = cloud.config()?.replacen("[Global]\n", &format!("[Global]\n{global}"), 1);
+    let lines: String = options.config.iter().map(|line| format!("{line}\n")).collect();
+    let config = cloud.config()?;
+    let config = match config.split_once("[Global]\n") {
+        Some((before, after)) => format!("{before}[Global]\n{lines}{after}"),
+        None => config + &lines,
+    };
     stage.write_cloud_config(&config)?;
     let Cloud::Test(test, _) = &cloud else {
         bail!("{} is not a test cloud", options.cloud)
@@ -375,9 +379,9 @@ impl Cluster<'_> {
             },
             options.ports,
             LATENCY.as_millis(),
-            match options.global.as_slice() {
+            match options.config.as_slice() {
                 [] => String::new(),
-                lines => format!(" cloud.conf has `{}`.", lines.join("`, `")),
+                lines => format!(" The cloud config has `{}`.", lines.join("`, `")),
             },
         );
         for Phase {

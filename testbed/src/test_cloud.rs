@@ -47,7 +47,7 @@ pub trait TestCloud: Debug + Send + Sync {
     /// Creates a machine with this display name.
     async fn create_machine(&self, name: &str) -> Result<Machine>;
 
-    /// Creates only machines of this kind from now on.
+    /// Creates only machines of this kind from now on. `uniform:20`: in 20 scale sets.
     ///
     /// # Errors
     /// The cloud does not have it.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use async_trait::async_trait;
 use k8s_openapi::api::core::v1::Service;
 use parking_lot::Mutex;
@@ -54,7 +54,15 @@ pub struct AzureCloud {
     /// The machines, of which the number chooses the kind of the next one.
     machines: Mutex<Vec<ArmMachine>>,
     /// The kind of all machines from now on, in place of [`KINDS`] in turn.
-    kind: Mutex<Option<&'static str>>,
+    chosen: Mutex<Option<ChosenMachines>>,
+}
+
+/// The kind of all machines.
+#[derive(Clone, Copy, Debug)]
+struct ChosenMachines {
+    kind: &'static str,
+    /// The number of scale sets, which get new machines in turn. 0: those of [`AzureCloud::start`].
+    sets: usize,
 }
 
 fn text(object: &Value, key: &str) -> String {
@@ -135,7 +143,7 @@ impl AzureCloud {
             server,
             proxy,
             machines: Mutex::default(),
-            kind: Mutex::default(),
+            chosen: Mutex::default(),
         })
     }
 
@@ -239,9 +247,19 @@ impl TestCloud for AzureCloud {
 
     /// The name is chosen by Azure.
     async fn create_machine(&self, _: &str) -> Result<Machine> {
-        let next = KINDS[self.machines.lock().len() % KINDS.len()];
-        let kind = self.kind.lock().unwrap_or(next);
-        let machine = self.server.create(kind, &json!({})).await?;
+        let count = self.machines.lock().len();
+        let chosen = *self.chosen.lock();
+        let machine = match chosen {
+            Some(ChosenMachines { kind, sets }) if sets > 0 => {
+                let set = format!("pool-{:02}", count % sets + 1);
+                if count < sets {
+                    self.server.control::<Value>("set", &json!({"name": set, "mode": "Uniform"})).await?;
+                }
+                self.server.create(kind, &json!({"set": set})).await?
+            }
+            Some(ChosenMachines { kind, .. }) => self.server.create(kind, &json!({})).await?,
+            None => self.server.create(KINDS[count % KINDS.len()], &json!({})).await?,
+        };
         self.machines.lock().push(machine.clone());
         let mut addresses = pairs(&[("Hostname", &machine.name)]);
         addresses.extend(machine.ips.iter().map(|ip| ("InternalIP".to_owned(), ip.clone())));
@@ -259,15 +277,25 @@ impl TestCloud for AzureCloud {
     }
 
     fn choose_machines(&self, kind: &str) -> Result<()> {
+        let (kind, sets) = kind.split_once(':').unwrap_or((kind, "0"));
         let known = KINDS.into_iter().find(|known| *known == kind);
         let known = known
             .with_context(|| format!("Azure has no machines {kind:?}, only {}", KINDS[..3].join(", ")))?;
-        *self.kind.lock() = Some(known);
+        let sets = sets.parse().with_context(|| format!("{sets:?} is not a number of scale sets"))?;
+        if sets > 0 && known != "uniform" {
+            bail!("only uniform machines can be in several scale sets");
+        }
+        *self.chosen.lock() = Some(ChosenMachines { kind: known, sets });
         Ok(())
     }
 
     async fn delete_machine(&self, machine: &Machine) -> Result<()> {
-        self.server.delete(&machine.id).await
+        self.server.delete(&machine.id).await?;
+        // The network interface of a machine goes with it, unless it was created to stay.
+        let name = machine.id.rsplit('/').next().unwrap_or_default();
+        self.server
+            .delete(&self.server.network_id(&format!("networkInterfaces/{name}-nic")))
+            .await
     }
 
     async fn picture(&self, words: &[(String, String)]) -> Result<Picture> {
@@ -368,15 +396,18 @@ impl TestCloud for AzureCloud {
 
     async fn load_balancers(&self) -> Result<LoadBalancers> {
         let mut found = LoadBalancers::default();
-        for document in self.documents().await?.values() {
-            if kind_of(document) != "loadBalancers" {
-                continue;
-            }
+        let documents: BTreeMap<String, Value> = self.server.control_get("docs?type=loadBalancers").await?;
+        for document in documents.values() {
             let (balancer, properties) = (text(document, "name"), &document["properties"]);
             found.unfinished |= properties["provisioningState"] != "Succeeded";
             for pool in list(properties, "backendAddressPools") {
                 let members = list(&pool["properties"], "backendIPConfigurations");
-                let nodes = members.iter().map(|member| self.node_of(&text(member, "id"))).collect();
+                let addresses = list(&pool["properties"], "loadBalancerBackendAddresses");
+                let nodes = if members.is_empty() {
+                    addresses.iter().map(|address| text(address, "name")).collect()
+                } else {
+                    members.iter().map(|member| self.node_of(&text(member, "id"))).collect()
+                };
                 found.pools.insert(format!("{balancer}/{}", text(pool, "name")), nodes);
             }
             found.names.insert(balancer);

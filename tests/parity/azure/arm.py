@@ -3,7 +3,7 @@
 usage: python arm.py --port P [--ready FILE] [--description DIR] [--uniform N] [--flex N] [--standalone N] [--lro S] [--latency S] [--page N] [--retry-after S]
 Held to Microsoft's description (api/): every request and every answer is checked against it (unknown members, types, enums, required), also operations and api-versions; GET /_sim/findings lists what failed.
 Codes, headers and default values of answers are those of Azure; texts are our own. What nobody could check is marked `guess`.
-Control: GET /_sim/calls (counts since the last time), /_sim/docs, /_sim/log, /_sim/findings; POST /_sim/settings {lro, latency, page, retry_after, permissions, token_life, refresh_in, login_status, base}, /_sim/fault {method, type, name, status, code, message, headers, times, lro},
+Control: GET /_sim/calls (counts since the last time), /_sim/docs (with ?type=loadBalancers those of that type of the network), /_sim/log, /_sim/findings; POST /_sim/settings {lro, latency, page, retry_after, permissions, token_life, refresh_in, login_status, base}, /_sim/fault {method, type, name, status, code, message, headers, times, lro},
 /_sim/node {kind, name, ..}, /_sim/dump {nodes} (the objects as the recordings have them, and the names of IDs and addresses), /_sim/set {name, mode}, /_sim/power {id, code}, /_sim/delete {id}, /_sim/patch {id, merge}, /_sim/put {id, body}, /_sim/seed {type, name, body, group} (unless it exists), /_sim/reset (the documents of the start), /_sim/revoke (refuse all tokens so far), /_sim/faults (none from now on), /_sim/unlist {id} (missing in lists).
 A login with the secret `wrong` is refused.
 """
@@ -770,7 +770,7 @@ def serve(arm, port, host="127.0.0.1"):
                     b = json.loads(raw or b"{}")
                     if p == "/_sim/calls": return j(arm.take())
                     if p == "/_sim/dump": return j(dump(arm, b["nodes"]))
-                    if p == "/_sim/docs": return j({k: arm.render(d) for k, d in arm.docs.items()})
+                    if p == "/_sim/docs": return j({k: arm.render(d) for k, d in arm.docs.items() if "type" not in q or d["type"] == f"{NET}/{q['type']}"})
                     if p == "/_sim/findings": return j({"findings": arm.findings, "counts": dict(arm.counter)})
                     if p == "/_sim/log": return j(arm.log)
                     if p == "/_sim/logins": return j(arm.logins)
