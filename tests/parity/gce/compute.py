@@ -382,6 +382,10 @@ class Cloud(Kinds):
         if method.name == "list":
             matches = matcher(query.get("filter"))
             rows = [without_private(operation) for place, operation in self.operations.items() if place.startswith(path + "/")]
+            order = query.get("orderBy", "name")
+            if order not in ("name", "creationTimestamp desc"):
+                raise ApiError(400, "invalid", f"orderBy is {order!r}: it must be name or creationTimestamp desc")
+            rows.sort(key=lambda row: row[order if order == "name" else "insertTime"], reverse=order != "name")
             rows, following = self.page([row for row in rows if matches(row)], query)
             return {"kind": "compute#operationList", "id": path, "selfLink": self.url(path), "items": rows, **following}
         operation = self.operations.get(path.removesuffix("/wait"))

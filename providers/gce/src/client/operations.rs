@@ -173,6 +173,8 @@ pub(crate) enum EndedOperation {
 #[derive(Debug)]
 pub(crate) struct AwaitedOperation {
     name: String,
+    /// Listings that began earlier do not have it.
+    since: Instant,
     guard: OpenGuard,
 }
 
@@ -201,6 +203,7 @@ impl Client {
         let key = (project.to_owned(), operation.scope);
         AwaitedOperation {
             name: operation.name,
+            since: Instant::now(),
             guard: OpenGuard::new(&self.api.shared.operations, key),
         }
     }
@@ -211,10 +214,10 @@ impl Client {
     ///
     /// The error with which the operation ended, or that of the read.
     pub(crate) async fn has_ended(&self, awaited: &AwaitedOperation) -> Result<EndedOperation> {
-        let AwaitedOperation { name, guard } = awaited;
+        let AwaitedOperation { name, since, guard } = awaited;
         let operations = &guard.operations;
         let listed = if operations.count(&guard.key) >= LISTED_TOGETHER {
-            self.listed_operation(guard, name).await?
+            self.listed_operation(guard, name, *since).await?
         } else {
             None
         };
@@ -245,7 +248,7 @@ impl Client {
                 let text = format!("operation {name} in {} has not ended after {LIMIT:?}", guard.key.1);
                 return Err(Error::new(ErrorKind::Timeout, text).with_outcome(RequestOutcome::Unknown));
             }
-            last = self.poll(&guard, &name, elapsed).await?;
+            last = self.poll(&guard, &name, began).await?;
         }
         match last.failure {
             None => Ok(()),
@@ -253,16 +256,16 @@ impl Client {
         }
     }
 
-    /// Reads an operation once, `elapsed` after it began.
-    async fn poll(&self, guard: &OpenGuard, name: &str, elapsed: Duration) -> Result<ComputeOperation> {
+    /// Reads an operation once.
+    async fn poll(&self, guard: &OpenGuard, name: &str, since: Instant) -> Result<ComputeOperation> {
         let (operations, (project, scope)) = (&guard.operations, &guard.key);
         if operations.count(&guard.key) < LISTED_FROM && *scope == Scope::Global {
             return self.wait_global(project, name).await;
         }
-        let pause = if elapsed < FIRST_POLL { FIRST_POLL } else { POLL };
+        let pause = if since.elapsed() < FIRST_POLL { FIRST_POLL } else { POLL };
         sleep(pause).await;
         if operations.count(&guard.key) >= LISTED_FROM
-            && let Some(operation) = self.listed_operation(guard, name).await?
+            && let Some(operation) = self.listed_operation(guard, name, since).await?
         {
             return Ok(operation);
         }
@@ -270,11 +273,17 @@ impl Client {
     }
 
     /// An operation in a listing that those who wait for others share; `None`: it is not among the latest ones.
-    async fn listed_operation(&self, guard: &OpenGuard, name: &str) -> Result<Option<ComputeOperation>> {
+    async fn listed_operation(
+        &self,
+        guard: &OpenGuard,
+        name: &str,
+        since: Instant,
+    ) -> Result<Option<ComputeOperation>> {
         let OpenGuard { operations, key } = guard;
         let most = (LISTED_PER_OPEN * operations.count(key)).clamp(LISTED_LEAST, LISTED_MOST);
         let (client, scope) = (self.clone(), key.clone());
-        let freshness = Freshness::AtMost(LISTING_AGE);
+        let oldest = Instant::now().checked_sub(LISTING_AGE);
+        let freshness = Freshness::After(oldest.map_or(since, |oldest| oldest.max(since)));
         let listed = operations.listings.get(key.clone(), freshness, self.priority, || async move {
             client.list_operations(&scope.0, &scope.1, most).await
         });
