@@ -36,6 +36,8 @@ use crate::{
 const PAUSE: Duration = Duration::from_millis(100);
 /// Time limit of each wait.
 const LIMIT: Duration = Duration::from_secs(1800);
+/// The Service that is created beside a single one.
+const SECOND: &str = "second";
 
 /// Cloud with its kind of machines, phase and figures of upstream, measured in the same setup with 100 nodes and one external Service with
 /// three ports.
@@ -212,6 +214,9 @@ pub(crate) async fn run(options: &LifeOptions, program: &Path) -> Result<()> {
         .await?;
     quiet(&cloud).await?;
     cluster.record("Service created", seconds, &before);
+    if options.services == 1 {
+        cluster.second_service().await?;
+    }
 
     let leaving = names.first().context("no nodes")?;
     let (began, before) = (Instant::now(), test.calls());
@@ -260,6 +265,13 @@ pub(crate) async fn run(options: &LifeOptions, program: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Whether the status of a Service has an address.
+fn has_address(service: &Service) -> bool {
+    let status = service.status.as_ref();
+    let ingress = status.and_then(|status| status.load_balancer.as_ref()?.ingress.as_deref());
+    ingress.is_some_and(|ingress| !ingress.is_empty())
+}
+
 impl Cluster<'_> {
     fn start(&self) -> Result<Ccm> {
         start(&self.stage, self.all, &["--leader-elect=false", "--cluster-name=test"])
@@ -296,25 +308,51 @@ impl Cluster<'_> {
     }
 
     async fn create(&self) -> Result<()> {
-        let ports = (0..self.options.ports).map(|at| json!({"name": format!("p{at}"), "port": 8000 + at}));
-        let ports: Vec<_> = ports.collect();
-        let shape = self.cloud.service();
         let names = self.options.names();
-        let create = stream::iter(names.iter().enumerate()).map(async |(at, name)| {
-            let annotations = if at < self.options.internal {
-                &shape.internal
-            } else {
-                &shape.annotations
-            };
-            let service = serde_json::from_value(json!({
-                "apiVersion": "v1", "kind": "Service",
-                "metadata": {"name": name, "annotations": annotations},
-                "spec": {"type": "LoadBalancer", "selector": {"app": "web"}, "ports": ports},
-            }))?;
-            self.services().create(&PostParams::default(), &service).await?;
-            anyhow::Ok(())
-        });
+        let create = stream::iter(names.iter().enumerate())
+            .map(|(at, name)| self.create_service(name, at < self.options.internal));
         create.buffer_unordered(PARALLEL).try_collect().await
+    }
+
+    async fn create_service(&self, name: &str, is_internal: bool) -> Result<()> {
+        let ports = (0..self.options.ports).map(|at| json!({"name": format!("p{at}"), "port": 8000 + at}));
+        let shape = self.cloud.service();
+        let annotations = if is_internal {
+            &shape.internal
+        } else {
+            &shape.annotations
+        };
+        let service = serde_json::from_value(json!({
+            "apiVersion": "v1", "kind": "Service",
+            "metadata": {"name": name, "annotations": annotations},
+            "spec": {"type": "LoadBalancer", "selector": {"app": "web"}, "ports": ports.collect::<Vec<_>>()},
+        }))?;
+        self.services().create(&PostParams::default(), &service).await?;
+        Ok(())
+    }
+
+    /// A second Service of the same kind is created and deleted.
+    async fn second_service(&mut self) -> Result<()> {
+        let (began, before) = (Instant::now(), self.cloud.calls());
+        self.create_service(SECOND, self.options.internal > 0).await?;
+        let seconds = self
+            .until("the second Service is served", began, async |_| {
+                Ok(has_address(&self.services().get(SECOND).await?))
+            })
+            .await?;
+        quiet(self.all).await?;
+        self.record("second created", seconds, &before);
+
+        let (began, before) = (Instant::now(), self.cloud.calls());
+        self.services().delete(SECOND, &DeleteParams::default()).await?;
+        let seconds = self
+            .until("the second Service is deleted", began, async |_| {
+                Ok(self.services().get_opt(SECOND).await?.is_none())
+            })
+            .await?;
+        quiet(self.all).await?;
+        self.record("second deleted", seconds, &before);
+        Ok(())
     }
 
     async fn delete(&self) -> Result<()> {
@@ -332,13 +370,8 @@ impl Cluster<'_> {
             let service = self.services().get(name).await?;
             return Ok(self.cloud.unserved(&service).await?.is_none());
         }
-        let served = |service: &Service| {
-            let status = service.status.as_ref();
-            let ingress = status.and_then(|status| status.load_balancer.as_ref()?.ingress.as_deref());
-            ingress.is_some_and(|ingress| !ingress.is_empty())
-        };
         let services = self.services().list(&ListParams::default()).await?.items;
-        Ok(services.iter().filter(|service| served(service)).count() == names.len())
+        Ok(services.iter().filter(|service| has_address(service)).count() == names.len())
     }
 
     /// Waits until the load balancers are as desired, and returns how long it took. Many load balancers are read only when the

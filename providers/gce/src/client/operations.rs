@@ -262,7 +262,11 @@ impl Client {
         if operations.count(&guard.key) < LISTED_FROM && *scope == Scope::Global {
             return self.wait_global(project, name).await;
         }
-        let pause = if since.elapsed() < FIRST_POLL { FIRST_POLL } else { POLL };
+        let pause = if since.elapsed() < FIRST_POLL {
+            FIRST_POLL
+        } else {
+            POLL
+        };
         sleep(pause).await;
         if operations.count(&guard.key) >= LISTED_FROM
             && let Some(operation) = self.listed_operation(guard, name, since).await?
