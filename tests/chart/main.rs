@@ -41,14 +41,14 @@ fn files_of(folder: &str) -> Vec<(String, PathBuf)> {
 /// The value files with snapshots.
 fn value_files() -> Vec<(String, PathBuf)> {
     let files = files_of("values");
-    assert_eq!(files.len(), 15);
+    assert_eq!(files.len(), 17);
     files
 }
 
 /// Values for the charts of the Go programs in the forms of public repositories: cloud, and file.
 fn users_files() -> Vec<(String, PathBuf)> {
     let files = files_of("users");
-    assert_eq!(files.len(), 11);
+    assert_eq!(files.len(), 12);
     files
         .into_iter()
         .map(|(name, path)| (name.split('-').next().unwrap().to_owned(), path))
@@ -92,9 +92,11 @@ fn cloud_config(objects: &[Value]) -> String {
     String::from_utf8(secret.data.unwrap()["cloud.conf"].0.clone()).unwrap()
 }
 
-/// The object with Pods.
+/// The object with the Pods of the controllers. On Azure, the Go program has another one that initializes nodes.
 fn workload(objects: &[Value]) -> &Value {
-    let mut found = objects.iter().filter(|object| object["spec"]["template"].is_object());
+    let mut found = objects.iter().filter(|object| {
+        object["spec"]["template"].is_object() && object["metadata"]["name"] != "cloud-node-manager"
+    });
     found.next().expect("an object with Pods")
 }
 
@@ -189,7 +191,11 @@ fn the_program_accepts_the_arguments_without_a_warning() {
         let Request::Run(config) = options::parse(words, &providers).unwrap() else {
             panic!("{name}: not a request to run")
         };
-        assert_eq!(config.warnings, [""; 0], "{name}");
+        // Two flags of the Go programs have no effect.
+        let without_effect = ["--min-resync-period", "--controller-start-interval"];
+        let is_known = |warning: &String| without_effect.iter().any(|flag| warning.starts_with(flag));
+        let warnings: Vec<_> = config.warnings.iter().filter(|warning| !is_known(warning)).collect();
+        assert_eq!(warnings, [""; 0], "{name}");
         assert_eq!(config.dry_run, name.ends_with("dry-run"), "{name}");
         // The roles allow the use of the Leases that the arguments name. Those of a hosted control plane are in the hosted cluster.
         let granting = match name.ends_with("hosted") {
@@ -209,6 +215,54 @@ fn the_program_accepts_the_arguments_without_a_warning() {
             assert!(allowed || config.dry_run, "{name}: no right for {lease}");
         }
     }
+}
+
+#[test]
+fn values_of_the_go_program_for_azure_are_flags_and_what_has_no_effect_is_named() {
+    let spec = pod_spec(&["cloud=azure", "infra.clusterName=prod"]);
+    let container = &spec["containers"][0];
+    let words = container["args"].to_string();
+    // Also the defaults of that chart, of which helm reuses none.
+    for flag in [
+        "--cloud-config=/etc/kubernetes/azure.json",
+        "--allocate-node-cidrs=true",
+        "--cluster-cidr=10.244.0.0/16",
+        "--configure-cloud-routes=true",
+        "--cluster-name=$(CLUSTER_NAME)",
+        "--secure-port=10268",
+    ] {
+        assert!(words.contains(flag), "{flag}: {words}");
+    }
+    assert!(!words.contains("cloud-node"), "{words}");
+    let environment = container["env"].as_array().unwrap();
+    assert!(environment.contains(&json!({"name": "CLUSTER_NAME", "value": "prod"})), "{environment:?}");
+    // Only root may read the config on many hosts.
+    assert_eq!(spec["securityContext"]["runAsUser"], 0);
+    let host = json!({"name": "etc-kubernetes", "hostPath": {"path": "/etc/kubernetes"}});
+    assert!(spec["volumes"].as_array().unwrap().contains(&host), "{spec}");
+
+    // Values of this chart win, and controllers are those without a node manager.
+    let both = [
+        "cloud=azure",
+        "cloudControllerManager.controllers=*\\,-cloud-node\\,-route",
+        "args={--cluster-cidr=10.0.0.0/8}",
+    ];
+    let words = pod_spec(&both)["containers"][0]["args"].to_string();
+    assert!(words.contains("--controllers=*,-route\""), "{words}");
+    assert!(words.contains("--cluster-cidr=10.0.0.0/8") && !words.contains("10.244"), "{words}");
+
+    // The config in a Secret, which no user but the program's reads.
+    let secret = [
+        "cloud=azure",
+        "cloudControllerManager.cloudConfig=",
+        "cloudControllerManager.enableDynamicReloading=true",
+    ];
+    assert_eq!(pod_spec(&secret)["securityContext"]["runAsUser"], 65532);
+    let objects = json!(render(&secret)).to_string();
+    assert!(objects.contains("azure-cloud-provider"), "{objects}");
+
+    let refused = template(&offline(), &["--set=cloud=azure,cloudControllerManager.enabled=false"]);
+    assert!(refused.unwrap_err().to_string().contains("cloudControllerManager.enabled"));
 }
 
 #[test]
@@ -683,7 +737,7 @@ async fn a_management_cluster_with_restricted_pods_has_several_hosted_control_pl
         let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default", "namespace": name}});
         apply(&cluster.client, &account, false).await.unwrap();
         let namespace = format!("--namespace={name}");
-        for cloud in ["openstack", "aws", "digitalocean", "gce"] {
+        for cloud in ["openstack", "aws", "azure", "digitalocean", "gce"] {
             let set = format!("--set=cloud={cloud},kubeconfig.secretName={name}-kubeconfig");
             let install = [
                 "install",
@@ -730,7 +784,11 @@ fn spec(object: &DynamicObject) -> Value {
 /// remains.
 async fn upgrade_and_roll_back(cluster: &Cluster, old: &Helm, cloud: &str, values: Option<&Path>) {
     let charts = UpstreamCharts::new().unwrap();
-    let (upstream, ours) = (charts.chart(cloud).unwrap(), shipped("chart"));
+    let upstream = match cloud {
+        "azure" => here("upstream/azure"),
+        _ => charts.chart(cloud).unwrap(),
+    };
+    let ours = shipped("chart");
     let new = &cluster.helm;
     let what = format!("{cloud} {values:?}");
     let mut install = vec!["install", "ccm", text(&upstream)];
@@ -744,7 +802,10 @@ async fn upgrade_and_roll_back(cluster: &Cluster, old: &Helm, cloud: &str, value
     assert!(!roles_before.is_empty());
 
     // With the values of the release, as documented.
-    let set = format!("--set=cloud={cloud},image.repository=cloud-controller-manager");
+    let mut set = format!("--set=cloud={cloud},image.repository=cloud-controller-manager");
+    if cloud == "azure" {
+        set.push_str(",cloudControllerManager.enabled=true");
+    }
     run(new, &["upgrade", "ccm", text(&ours), "--reset-then-reuse-values", &set]);
     let between = cluster.manifest();
     let changed = cluster.live(workload(&between)).await.unwrap();
@@ -773,7 +834,7 @@ async fn upgrade_and_roll_back(cluster: &Cluster, old: &Helm, cloud: &str, value
     }
 }
 
-/// The charts of both clouds, with few and with many values, one after the other.
+/// The charts of these clouds, with few and with many values, one after the other.
 async fn upgrade_every_chart(old: HelmVersion, new: HelmVersion) {
     let cluster = Cluster::start(new).await;
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "aws-ccm"}});
@@ -783,6 +844,8 @@ async fn upgrade_every_chart(old: HelmVersion, new: HelmVersion) {
         ("openstack", None),
         ("openstack", Some("values/openstack-upstream.yaml")),
         ("aws", None),
+        ("azure", None),
+        ("azure", Some("values/azure-upstream.yaml")),
     ] {
         upgrade_and_roll_back(&cluster, &old, cloud, values.map(here).as_deref()).await;
         run(&cluster.helm, &["uninstall", "ccm"]);

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 mod installed;
+mod ipam;
 mod life;
 mod rights;
 mod sweep;

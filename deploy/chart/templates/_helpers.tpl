@@ -18,6 +18,9 @@
     {{- fail "dryRun: missing, so the defaults of this chart are missing; with --reuse-values, helm takes over the defaults of the other chart: use --reset-then-reuse-values" -}}
   {{- end -}}
   {{- $_ := and .Values.workload.create (.Values.kubeconfig).secretName | empty | not | set .Values "hosted" -}}
+  {{- if and (eq .Values.cloud "azure") (or .Values.infra .Values.cloudControllerManager) -}}
+    {{- include "ccm.azureUpstream" . -}}
+  {{- end -}}
   {{- include "ccm.placement" . -}}
   {{- include "ccm.config" . -}}
   {{- if .Values.dryRun -}}

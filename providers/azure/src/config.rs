@@ -178,6 +178,7 @@ pub(crate) fn load_content(
     let environment = &context.environment;
     let parsed = config::parse_yaml(content, place, KeyCase::Insensitive, environment, |conf, problems| {
         check_spelling(content, place, problems);
+        crate::ipam::check(&context.flags, problems);
         settings = resolve(conf, context, files, problems);
     });
     let parsed = parsed.map_err(LoadError::Content)?;

@@ -7,6 +7,7 @@ mod config;
 mod config_secret;
 mod error;
 mod instances;
+mod ipam;
 mod load_balancer;
 mod out_of_service;
 mod routes;
@@ -54,6 +55,18 @@ provider_flags! {
     /// Add the taint node.kubernetes.io/out-of-service to nodes whose machines are switched off, so that their Pods are deleted and their
     /// volumes detached at once. Such a machine must not be switched on again before its volumes are detached.
     OUT_OF_SERVICE = "azure-out-of-service-taint": Bool, "false";
+    /// Give nodes without podCIDRs some (node IPAM controller).
+    ALLOCATE = "allocate-node-cidrs": Bool, "false";
+    /// Source of podCIDRs: RangeAllocator divides --cluster-cidr. CloudAllocator is not supported.
+    ALLOCATOR = "cidr-allocator-type": Text, "RangeAllocator";
+    /// Networks of Services: one, or one of each family. They are left out of --cluster-cidr.
+    SERVICE_RANGE = "service-cluster-ip-range": Text, "";
+    /// Prefix length of podCIDRs in a cluster of one family. 0 is 24 for IPv4 and 64 for IPv6.
+    MASK = "node-cidr-mask-size": Number(0), "0";
+    /// Prefix length of IPv4 podCIDRs. 0 is 24.
+    MASK_V4 = "node-cidr-mask-size-ipv4": Number(0), "0";
+    /// Prefix length of IPv6 podCIDRs. 0 is 64.
+    MASK_V6 = "node-cidr-mask-size-ipv6": Number(0), "0";
 }
 
 register_provider! {
@@ -68,7 +81,7 @@ register_provider! {
     config_reference: || reference(),
     checker: Some(check::checker),
     flags: FLAGS,
-    controllers: &[config_secret::CONTROLLER, out_of_service::CONTROLLER],
+    controllers: &[config_secret::CONTROLLER, ipam::DEF, out_of_service::CONTROLLER],
 }
 
 /// The reference for users.

@@ -12,21 +12,19 @@ use ccm_core::{
     Error, ErrorKind, FlagValues, Priority, Result, async_trait,
     config::{KeyPath, Problems},
     controllers::{
-        ControllerContext, ControllerDef, ControllerFuture, ControllerNames, Needs, NodeObject, NotStarted,
-        ipam::{CidrAllocator, RangeAllocator, RangeFlags, run},
+        ControllerContext, ControllerDef, ControllerFuture, NodeObject,
+        ipam::{CidrAllocator, NAMES, RangeAllocator, is_configured, needs, run},
     },
     routes::ClusterCidrs,
 };
 use ipnet::{IpNet, Ipv6Net};
 
 use crate::{
-    ALLOCATE, ALLOCATOR, Gce, MASK, MASK_V4, MASK_V6, MULTI_NETWORKING, MULTI_SUBNET, SERVICE_RANGE,
+    ALLOCATOR, Gce, MULTI_NETWORKING, MULTI_SUBNET, SERVICE_RANGE,
     client::Instance,
     instances::{GceInstances, is_unmanaged, provider_id},
 };
 
-/// The name of the controller.
-const NAME: &str = "node-ipam-controller";
 /// The prefix length of a node's part of IPv6. Source: the Go cloud-controller-manager.
 const IPV6_MASK: u8 = 112;
 /// The name of the first network interface.
@@ -34,23 +32,9 @@ const FIRST_INTERFACE: &str = "nic0";
 
 /// The controller.
 pub(crate) const DEF: ControllerDef = ControllerDef {
-    names: ControllerNames {
-        name: NAME,
-        aliases: &["nodeipam"],
-        migration_name: None,
-        client_name: "node-controller",
-    },
+    names: NAMES,
     default_on: true,
-    needs: |setup| {
-        if setup.flags.boolean(&ALLOCATE) {
-            Ok(Needs {
-                pod_cidrs: true,
-                ..Needs::default()
-            })
-        } else {
-            Err(NotStarted::NotConfigured("--allocate-node-cidrs is not set"))
-        }
-    },
+    needs,
     start,
 };
 
@@ -60,47 +44,25 @@ fn start(context: ControllerContext) -> Result<ControllerFuture> {
         let gce = context.setup.cloud_as::<Gce>()?;
         let allocator = AliasRanges {
             instances: gce.nodes.instances.clone(),
-            stack: Stack::of(flags.text(&SERVICE_RANGE)).map_err(|text| invalid(&text))?,
+            stack: Stack::of(flags.text(&SERVICE_RANGE))
+                .map_err(|text| Error::new(ErrorKind::InvalidConfig, text))?,
         };
-        return Ok(Box::pin(run(NAME, context, allocator, has_instance)));
+        return Ok(Box::pin(run(context, allocator, has_instance)));
     }
-    let allocator = RangeAllocator::new(&range_flags(&flags)).map_err(|problems| {
-        let texts: Vec<_> =
-            problems.iter().map(|problem| format!("{} {}", problem.flag, problem.problem)).collect();
-        invalid(&texts.join("; "))
-    })?;
-    Ok(Box::pin(run(NAME, context, allocator, |node| !is_unmanaged(&node.view))))
-}
-
-fn invalid(text: &str) -> Error {
-    Error::new(ErrorKind::InvalidConfig, text)
+    let allocator = RangeAllocator::of(&flags)?;
+    Ok(Box::pin(run(context, allocator, |node| !is_unmanaged(&node.view))))
 }
 
 const RANGE: &str = "RangeAllocator";
 const CLOUD: &str = "CloudAllocator";
 
-fn range_flags(flags: &FlagValues) -> RangeFlags<'_> {
-    let cluster_cidr = flags.given("cluster-cidr").and_then(|values| values.last());
-    RangeFlags {
-        cluster_cidr: cluster_cidr.map_or("", String::as_str),
-        service_cluster_ip_range: flags.text(&SERVICE_RANGE),
-        mask_size: flags.number(&MASK),
-        mask_size_v4: flags.number(&MASK_V4),
-        mask_size_v6: flags.number(&MASK_V6),
-    }
-}
-
 /// Checks the flags, if the controller is configured. Otherwise they have no effect.
 pub(crate) fn check(flags: &FlagValues, problems: &mut Problems) {
-    if !flags.boolean(&ALLOCATE) {
+    if !is_configured(flags) {
         return;
     }
     match flags.text(&ALLOCATOR) {
-        RANGE => {
-            for problem in RangeAllocator::new(&range_flags(flags)).err().unwrap_or_default() {
-                problems.error(KeyPath::key(problem.flag), problem.problem);
-            }
-        }
+        RANGE => RangeAllocator::check(flags, problems),
         CLOUD => {
             if let Err(problem) = Stack::of(flags.text(&SERVICE_RANGE)) {
                 problems.error(KeyPath::key("--service-cluster-ip-range"), problem);

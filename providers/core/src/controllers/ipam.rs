@@ -42,9 +42,18 @@ use tracing::{debug, info, warn};
 
 pub use self::range::{RangeAllocator, RangeFlags, RangeProblem};
 use super::{
-    Backoff, ControllerContext, EventType, NodeObject, StoreChange, WorkQueue, node::NetworkCondition,
+    Backoff, ControllerContext, ControllerNames, ControllerSetup, EventType, Needs, NodeObject, NotStarted,
+    StoreChange, WorkQueue, node::NetworkCondition,
 };
-use crate::{Error, ErrorKind, Result, error::report};
+use crate::{Error, ErrorKind, FlagValues, Result, error::report, flags::parse_bool};
+
+/// The names of the controller.
+pub const NAMES: ControllerNames = ControllerNames {
+    name: "node-ipam-controller",
+    aliases: &["nodeipam", "node-ipam"],
+    migration_name: None,
+    client_name: "node-controller",
+};
 
 /// The backoff between tries.
 const BACKOFF: Backoff = Backoff::millis(250, 15_000);
@@ -79,16 +88,37 @@ pub trait CidrAllocator: Send + Sync {
     async fn allocate(&mut self, nodes: &[Arc<NodeObject>]) -> Vec<Result<Vec<IpNet>>>;
 }
 
-/// Runs until shutdown. `controller`: its name in the log. `concerns`: whether a node may get networks now.
+/// Whether `--allocate-node-cidrs` is set, which every provider with this controller defines.
+#[must_use]
+pub fn is_configured(flags: &FlagValues) -> bool {
+    let value = flags.given("allocate-node-cidrs").and_then(|values| values.last());
+    value.is_some_and(|text| parse_bool(text).unwrap_or_default())
+}
+
+/// What the controller needs, if it is configured.
+///
+/// # Errors
+/// It is not.
+pub fn needs(setup: &ControllerSetup) -> Result<Needs, NotStarted> {
+    if is_configured(&setup.flags) {
+        Ok(Needs {
+            pod_cidrs: true,
+            ..Needs::default()
+        })
+    } else {
+        Err(NotStarted::NotConfigured("--allocate-node-cidrs is not set"))
+    }
+}
+
+/// Runs until shutdown. `concerns`: whether a node may get networks now.
 pub async fn run<A: CidrAllocator>(
-    controller: &'static str,
     context: ControllerContext,
     allocator: A,
     concerns: fn(&NodeObject) -> bool,
 ) {
     let queue = WorkQueue::new(BACKOFF, "node_ipam", context.metrics.queues());
     let ipam = NodeIpam {
-        controller,
+        controller: NAMES.name,
         queue,
         nodes: Api::all(context.client.clone()),
         known: HashMap::new(),

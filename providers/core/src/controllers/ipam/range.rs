@@ -6,7 +6,12 @@ use async_trait::async_trait;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::CidrAllocator;
-use crate::{Error, ErrorKind, Result, controllers::NodeObject, routes::ClusterCidrs};
+use crate::{
+    Error, ErrorKind, FlagValues, Result,
+    config::{KeyPath, Problems},
+    controllers::NodeObject,
+    routes::ClusterCidrs,
+};
 
 /// A CIDR has at most 2^16 networks for nodes. Source: `pkg/controller/nodeipam` of Kubernetes.
 const MOST_BITS: u8 = 16;
@@ -27,6 +32,23 @@ pub struct RangeFlags<'a> {
     pub mask_size_v4: i64,
     /// `--node-cidr-mask-size-ipv6`.
     pub mask_size_v6: i64,
+}
+
+impl<'a> RangeFlags<'a> {
+    /// The flags by their names, which are the same for every provider that defines them. Their values were checked when they were
+    /// parsed.
+    #[must_use]
+    pub fn of(flags: &'a FlagValues) -> Self {
+        let text = |name| flags.given(name).and_then(|values| values.last()).map_or("", String::as_str);
+        let number = |name| text(name).parse().unwrap_or_default();
+        Self {
+            cluster_cidr: text("cluster-cidr"),
+            service_cluster_ip_range: text("service-cluster-ip-range"),
+            mask_size: number("node-cidr-mask-size"),
+            mask_size_v4: number("node-cidr-mask-size-ipv4"),
+            mask_size_v6: number("node-cidr-mask-size-ipv6"),
+        }
+    }
 }
 
 /// A problem of a flag.
@@ -113,6 +135,25 @@ impl RangeAllocator {
         let mut allocator = Self { sets, services };
         allocator.leave_out_services();
         Ok(allocator)
+    }
+
+    /// Reads the flags of the command line.
+    ///
+    /// # Errors
+    /// `InvalidConfig` with all problems.
+    pub fn of(flags: &FlagValues) -> Result<Self> {
+        Self::new(&RangeFlags::of(flags)).map_err(|problems| {
+            let texts: Vec<_> =
+                problems.iter().map(|problem| format!("{} {}", problem.flag, problem.problem)).collect();
+            Error::new(ErrorKind::InvalidConfig, texts.join("; "))
+        })
+    }
+
+    /// Adds the problems of the flags of the command line.
+    pub fn check(flags: &FlagValues, problems: &mut Problems) {
+        for problem in Self::new(&RangeFlags::of(flags)).err().unwrap_or_default() {
+            problems.error(KeyPath::key(problem.flag), problem.problem);
+        }
     }
 
     /// A network of each family, or none.

@@ -157,7 +157,7 @@ impl Cluster {
         tasks.spawn(async move {
             stopped.run_until_cancelled(writer.run()).await;
         });
-        tasks.spawn(run("node-ipam-controller", context, allocator, |node| node.view.name != "excluded"));
+        tasks.spawn(run(context, allocator, |node| node.view.name != "excluded"));
         Self {
             server,
             changed,
