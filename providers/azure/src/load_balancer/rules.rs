@@ -387,7 +387,7 @@ mod tests {
     use super::*;
 
     fn names() -> ServiceNames {
-        ServiceNames::new("uid", None, false)
+        ServiceNames::new(&service("web", &[]).id, None, false)
     }
 
     fn set(service: &ServiceView, conf: &CloudConf) -> RuleSet {
