@@ -265,7 +265,9 @@ fn each_malformed_key_is_an_error_with_its_name() {
     }
     let found = errors(&all, Environment::default());
     for key in keys {
-        let named = format!(" {}: ", key.name);
-        assert!(found.iter().any(|error| error.contains(&named)), "{} is not in {found:#?}", key.name);
+        // An item of a list has its place behind the key.
+        let named = [": ", "["].map(|end| format!(" {}{end}", key.name));
+        let names_key = |error: &String| named.iter().any(|named| error.contains(named));
+        assert!(found.iter().any(names_key), "{} is not in {found:#?}", key.name);
     }
 }
