@@ -316,8 +316,12 @@ impl Arm {
         loop {
             let (items, next) = self.page(resource, link.as_ref(), priority).await?;
             all.extend(items);
-            if next.is_none() || next == link {
+            if next.is_none() {
                 return Ok(all);
+            }
+            if next == link {
+                let text = "a page of a list of Azure names itself as the next one";
+                return Err(Error::new(ErrorKind::Unavailable, text));
             }
             link = next;
         }

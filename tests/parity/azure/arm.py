@@ -3,7 +3,7 @@
 usage: python arm.py --port P [--ready FILE] [--description DIR] [--uniform N] [--flex N] [--standalone N] [--lro S] [--latency S] [--page N] [--retry-after S]
 Held to Microsoft's description (api/): every request and every answer is checked against it (unknown members, types, enums, required), also operations and api-versions; GET /_sim/findings lists what failed.
 Codes, headers and default values of answers are those of Azure; texts are our own. What nobody could check is marked `guess`.
-Control: GET /_sim/calls (counts since the last time), /_sim/docs (with ?type=loadBalancers those of that type of the network), /_sim/log, /_sim/findings; POST /_sim/settings {lro, latency, page, retry_after, permissions, token_life, refresh_in, login_status, base}, /_sim/fault {method, type, name, status, code, message, headers, times, lro},
+Control: GET /_sim/calls (counts since the last time), /_sim/docs (with ?type=loadBalancers those of that type of the network), /_sim/log, /_sim/findings; POST /_sim/settings {lro, latency, page, retry_after, permissions, token_life, refresh_in, login_status, base}, /_sim/fault {method, type, name, status, code, message, headers, times, skip (so many calls before), lro, canceled (the end of the operation), body (in place of the error)},
 /_sim/node {kind, name, ..}, /_sim/dump {nodes} (the objects as the recordings have them, and the names of IDs and addresses), /_sim/set {name, mode}, /_sim/power {id, code}, /_sim/delete {id}, /_sim/patch {id, merge}, /_sim/put {id, body}, /_sim/seed {type, name, body, group} (unless it exists), /_sim/reset (the documents of the start), /_sim/revoke (refuse all tokens so far), /_sim/faults (none from now on), /_sim/unlist {id} (missing in lists).
 A login with the secret `wrong` is refused.
 """
@@ -184,6 +184,8 @@ class Arm:
         g, ns, p = parts(rid)
         if not body.get("location") and not old: raise Fault(400, "LocationRequired", "a new resource needs a location")
         if old and body.get("location") and not same(body["location"].replace(" ", ""), old["location"]): raise Fault(409, "InvalidResourceLocation", f"the resource exists in another region: {p[-1]}, {old['location']}, {g}, {body['location']}")
+        for k, v in (body.get("tags") or {}).items():
+            if len(v) > 256: raise Fault(400, "InvalidTagValueLength", f"the value of a tag has at most 256 characters: {k}, {len(v)}")   # guess of the code
         d = {"name": old["name"] if old else p[-1], "id": old["id"] if old else re.sub(r"(?i)/subscriptions/[^/]+/resourceGroups/[^/]+", f"/subscriptions/{SUB}/resourceGroups/{s.groups[g.lower()]}", rid), "type": ns + "/" + "/".join(TYPES.get(x.lower(), x) for x in p[::2]), "location": (body.get("location") or old["location"]).lower().replace(" ", "")}
         d.update({k: copy.deepcopy(body[k]) for k in ("tags", "sku", "zones", "extendedLocation", "identity", "plan") if body.get(k)}); d["properties"] = {"provisioningState": "Succeeded", "resourceGuid": (old or {}).get("properties", {}).get("resourceGuid") or guid()}
         return d
@@ -428,7 +430,7 @@ class Arm:
     def tick(s):
         for x in list(s.ops.values()):
             if x["status"] == "InProgress" and time.time() >= x["due"]:
-                x["status"] = "Failed" if x["error"] else "Succeeded"; d = s.docs.get(x["id"])
+                x["status"] = "Canceled" if (x["error"] or {}).pop("canceled", None) else "Failed" if x["error"] else "Succeeded"; d = s.docs.get(x["id"])
                 if x["after"]: x["after"]()
                 elif d and not any(y is not x and y["id"] == x["id"] and y["status"] == "InProgress" for y in s.ops.values()): s.settle(d, "Failed" if x["error"] else "Succeeded")
     def settle(s, d, state):
@@ -617,7 +619,8 @@ class Arm:
     def fault_of(s, method, kind, name):
         for f in s.faults:
             if f.get("times", 1) > 0 and fnmatch.fnmatch(method.lower(), f.get("method", "*").lower()) and fnmatch.fnmatch(kind.lower(), f.get("type", "*").lower()) and fnmatch.fnmatch((name or "").lower(), f.get("name", "*").lower()) and (method == "lro") == bool(f.get("lro")):
-                f["times"] = f.get("times", 1) - 1; return f if method != "lro" else {"code": f["code"], "message": f.get("message", f["code"])}
+                if f.get("skip", 0): f["skip"] -= 1; continue
+                f["times"] = f.get("times", 1) - 1; return f if method != "lro" else {"code": f["code"], "message": f.get("message", f["code"]), **({"canceled": True} if f.get("canceled") else {})}
     def permitted(s, method, ns, p):
         """Whether a role permits the action of a call. Every read is `read`, also a list."""
         verb = {"GET": "read", "PUT": "write", "PATCH": "write", "DELETE": "delete"}.get(method)
@@ -635,6 +638,7 @@ class Arm:
                 if t and int(t[1]) <= s.revoked: raise Fault(401, "ExpiredAuthenticationToken", "the token is no longer valid", headers={"WWW-Authenticate": f'Bearer authorization_uri="{s.base}/{TENANT}", error="invalid_token"'})
                 if p and not same(ns, "Microsoft.Authorization") and not s.permitted(method, ns, p): raise Fault(403, "AuthorizationFailed", f"no role permits {method} of {kind}")
                 f = s.fault_of(method, kind, p[-1] if p else "")
+                if f and "body" in f: s.calls[f"{verb} {kind} {f['status']}"] += 1; return f["status"], {**(f.get("headers") or {}), "Content-Type": f.get("content", "text/html")}, f["body"].encode()
                 if f: raise Fault(f["status"], f["code"], f.get("message", f["code"]), headers=f.get("headers"))
                 body = json.loads(raw) if raw else None; st, h, out = s.handle(method, path, query, headers, body)
                 if out is not None and p:
@@ -747,7 +751,7 @@ def serve(arm, port, host="127.0.0.1"):
             st, h, out = s.other(p, q, raw) or arm.request(s.command, p, q, {k.lower(): v for k, v in s.headers.items()}, raw)
             s.send_response(st)
             for k, v in h.items(): s.send_header(k, v)
-            if out is not None: s.send_header("Content-Type", "application/json; charset=utf-8")
+            if out is not None and "Content-Type" not in h: s.send_header("Content-Type", "application/json; charset=utf-8")
             if st != 204: s.send_header("Content-Length", str(len(out or b"")))
             s.end_headers()
             if out and st != 204: s.wfile.write(out)

@@ -250,3 +250,24 @@ fn kinds_of_machines() {
     assert_eq!(kinds("disableAvailabilitySetNodes: true\nenableVmssFlexNodes: true"), (true, true));
     assert_eq!(read("vmType: something").unwrap().warnings.len(), 1);
 }
+
+#[test]
+fn each_malformed_key_is_an_error_with_its_name() {
+    let keys = CloudConf::keys();
+    assert!(keys.len() > 100, "{}", keys.len());
+    // All of them at once, and each one.
+    let mut all = String::new();
+    for key in &keys {
+        let line = format!("{}: [[7]]\n", key.name);
+        let found = errors(&line, Environment::default());
+        assert!(found.iter().any(|error| error.contains(key.name)), "{} is not in {found:#?}", key.name);
+        all.push_str(&line);
+    }
+    let found = errors(&all, Environment::default());
+    for key in keys {
+        // An item of a list has its place behind the key.
+        let named = [": ", "["].map(|end| format!(" {}{end}", key.name));
+        let names_key = |error: &String| named.iter().any(|named| error.contains(named));
+        assert!(found.iter().any(names_key), "{} is not in {found:#?}", key.name);
+    }
+}

@@ -59,6 +59,8 @@ struct CallState {
     /// The last directory, and the version of the documents then.
     directory: Option<(u64, Arc<BalancerDirectory>)>,
     zones: Option<(Instant, Vec<String>)>,
+    /// Whether the last list of private link services was empty, and none was created since.
+    has_no_links: bool,
     /// The machines of the nodes.
     machines: BTreeSet<MachineId>,
     /// Machines that were not in the last lists, and when that was noticed.
@@ -138,6 +140,29 @@ impl BalancerCalls {
             .await
     }
 
+    /// The private link services of the resource group of the config. Without any, they are not listed again before a Service asks for
+    /// one. The first list of a process shows those that no Service asks for any more.
+    async fn usual_links(&self, read: ReadOptions) -> Result<Vec<Arc<Value>>> {
+        if self.state.lock().has_no_links {
+            return Ok(Vec::new());
+        }
+        let links = match self.links(&self.settings.link_group, read).await {
+            // A cluster without private link services needs no right to read them. One that has some reads each of them, too.
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                info!(error = error.report(), "Could not list private link services");
+                Vec::new()
+            }
+            links => links?,
+        };
+        self.state.lock().has_no_links = links.is_empty();
+        Ok(links)
+    }
+
+    /// Lists private link services with the next read: there may be one now.
+    fn expect_links(&self) {
+        self.state.lock().has_no_links = false;
+    }
+
     /// The private link services of a resource group.
     async fn links(&self, group: &str, read: ReadOptions) -> Result<Vec<Arc<Value>>> {
         let kind = "microsoft.network/privatelinkservices";
@@ -152,6 +177,10 @@ impl BalancerCalls {
         members: &[PartMember],
         read: ReadOptions,
     ) -> Result<Arc<BalancerDirectory>> {
+        let asks_for_link = PartMember::active(members).any(|member| member.spec.link.is_some());
+        if asks_for_link || matches!(key, PartKey::Link(_)) {
+            self.expect_links();
+        }
         let directory = self.directory(read).await?;
         let mut groups: BTreeSet<String> =
             members.iter().map(|member| address_group(&member.service, &self.settings)).collect();
@@ -516,14 +545,7 @@ impl PartCloud<Model> for BalancerCalls {
     async fn directory(&self, read: ReadOptions) -> Result<Arc<BalancerDirectory>> {
         let balancers = self.balancers(read).await?;
         let addresses = self.addresses(&self.settings.group, read).await?;
-        let links = match self.links(&self.settings.link_group, read).await {
-            // A cluster without private link services needs no right to read them. One that has some reads each of them, too.
-            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-                info!(error = error.report(), "Could not list private link services");
-                Vec::new()
-            }
-            links => links?,
-        };
+        let links = self.usual_links(read).await?;
         let version = self.store.version();
         let mut state = self.state.lock();
         if let Some((of, directory)) = &state.directory
@@ -642,9 +664,17 @@ impl PartCloud<Model> for BalancerCalls {
         if let Target::LinkConnection { group, service, .. } = target {
             self.store.changed(&self.link_id(group, service));
         }
+        if matches!(target, Target::LinkService { .. }) {
+            self.expect_links();
+        }
         let (reply, operation) = match change.effect {
             Effect::Create | Effect::Change => {
-                let mut accepted = self.arm.begin_put(target.resource(), &change.body, priority).await?;
+                let accepted = self.arm.begin_put(target.resource(), &change.body, priority).await;
+                if accepted.is_err() && matches!(target, Target::Balancer { .. }) {
+                    // A frontend that a private link service of another client uses cannot go.
+                    self.expect_links();
+                }
+                let mut accepted = accepted?;
                 let is_address = matches!(target, Target::Address { .. });
                 if is_address && accepted.operation.is_none() {
                     // The answer to a write of a public IP address does not have the address.

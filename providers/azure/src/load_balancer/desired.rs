@@ -29,6 +29,8 @@ pub(crate) const SERVICE_TAG: &str = "k8s-azure-service";
 pub(crate) const CLUSTER_TAG: &str = "k8s-azure-cluster-name";
 /// The tag of a public IP address with the Service that chose its DNS label.
 pub(crate) const DNS_TAG: &str = "k8s-azure-dns-label-service";
+/// The longest value of a tag, in characters.
+const TAG_VALUE_MAX: usize = 256;
 /// The value of the ownership tag, whose key names the cluster.
 pub(crate) const OWNED: &str = "owned";
 
@@ -667,7 +669,10 @@ impl DesiredAddress {
         let mut after: Vec<String> = before.iter().filter(|listed| !is_leaving(listed)).cloned().collect();
         for user in self.active() {
             let service = user.service.to_string();
-            if !after.contains(&service) {
+            let length: usize = after.iter().map(|listed| listed.chars().count() + 1).sum();
+            // Without room for its name, the Service uses the address unlisted. Azure keeps an address in use.
+            let has_room = length + service.chars().count() <= TAG_VALUE_MAX;
+            if !after.contains(&service) && has_room {
                 after.push(service);
             }
         }

@@ -174,7 +174,7 @@ fn pools_of(interface: &Value) -> Vec<Value> {
 
 /// The Service of an element by its name.
 fn service_of(name: &str) -> Option<ServiceId> {
-    let owns = |id: &ServiceId| ServiceNames::new(&id.uid, None, false).owns(name);
+    let owns = |id: &ServiceId| ServiceNames::new(id, None, false).owns(name);
     (0..SERVICES).map(service_id).find(owns)
 }
 
@@ -542,7 +542,7 @@ impl Lawful for Model {
     }
 
     fn concerns(&self, change: &ArmChange, service: &ServiceView) -> bool {
-        let names = ServiceNames::new(&service.id.uid, None, false);
+        let names = ServiceNames::new(&service.id, None, false);
         elements(&change.body, RULES).any(|rule| names.owns(name(rule)))
     }
 
@@ -658,7 +658,7 @@ impl Lawful for Model {
         let Target::Address { name, .. } = &change.target else {
             return false;
         };
-        let names = ServiceNames::new(&service.id.uid, None, false);
+        let names = ServiceNames::new(&service.id, None, false);
         let is_own = name.split_once('-').is_some_and(|(_, base)| names.owns(base));
         let uses = match service.annotation(a::ADDRESS_NAME) {
             Some(chosen) => chosen == name,

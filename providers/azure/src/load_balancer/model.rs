@@ -1123,7 +1123,7 @@ impl PartModel for Model {
         let mut named = Vec::new();
         for member in PartMember::active(members) {
             let service = &member.service;
-            let names = ServiceNames::new(&service.id.uid, None, service.ip_families.len() > 1);
+            let names = ServiceNames::new(&service.id, None, service.ip_families.len() > 1);
             let families = [IpFamily::V4, IpFamily::V6];
             for family in families {
                 named.push((&service.id, names.frontend(family)));

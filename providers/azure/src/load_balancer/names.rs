@@ -1,6 +1,6 @@
 //! Names, exactly as the Go cloud-controller-manager builds them: it finds its objects by them.
 
-use ccm_core::load_balancer::{IpFamily, Protocol};
+use ccm_core::load_balancer::{IpFamily, Protocol, ServiceId, default_name};
 
 /// The end of the name of an internal load balancer.
 pub(crate) const INTERNAL: &str = "-internal";
@@ -8,8 +8,6 @@ pub(crate) const INTERNAL: &str = "-internal";
 const IPV6: &str = "-IPv6";
 /// The longest name, without room for the end of IPv6 objects.
 const LONGEST: usize = 75;
-/// The length of the name of a Service.
-const BASE_LENGTH: usize = 32;
 /// The probe that Services share.
 pub(crate) const SHARED_PROBE: &str = "cluster-service-shared-health-probe";
 /// The begin of an IP address in place of the name of a public IP address. No name has a colon.
@@ -28,10 +26,9 @@ pub(crate) struct ServiceNames {
 }
 
 impl ServiceNames {
-    pub(crate) fn new(uid: &str, subnet: Option<&str>, is_dual_stack: bool) -> Self {
-        let base: String = format!("a{}", uid.replace('-', "")).chars().take(BASE_LENGTH).collect();
+    pub(crate) fn new(service: &ServiceId, subnet: Option<&str>, is_dual_stack: bool) -> Self {
         Self {
-            base,
+            base: default_name(service),
             subnet: subnet.map(str::to_owned),
             is_dual_stack,
         }
@@ -176,7 +173,7 @@ mod tests {
     const BASE: &str = "a1f2a3b4c5d6e7f809a0b1c2d3e4f506";
 
     fn names(subnet: Option<&str>, is_dual_stack: bool) -> ServiceNames {
-        ServiceNames::new(UID, subnet, is_dual_stack)
+        ServiceNames::new(&ServiceId::new("shop", "web", UID), subnet, is_dual_stack)
     }
 
     #[test]

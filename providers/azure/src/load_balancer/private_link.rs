@@ -553,7 +553,7 @@ mod tests {
     /// What it asks for, and the problems.
     fn spec(annotations: &[(&str, &str)]) -> (LinkSpec, Vec<String>) {
         let web = web(annotations);
-        let names = ServiceNames::new(&web.id.uid, None, false);
+        let names = ServiceNames::new(&web.id, None, false);
         let (spec, invalid) = LinkSpec::of(&web, &names, &laws::model().settings);
         (spec, invalid.into_iter().map(|field| field.message).collect())
     }

@@ -387,7 +387,7 @@ mod tests {
     use super::*;
 
     fn names() -> ServiceNames {
-        ServiceNames::new("uid", None, false)
+        ServiceNames::new(&service("web", &[]).id, None, false)
     }
 
     fn set(service: &ServiceView, conf: &CloudConf) -> RuleSet {
@@ -415,7 +415,7 @@ mod tests {
         } = set(&web(), &CloudConf::default());
         assert!(invalid.is_empty());
         let expected = BalancingRule {
-            name: "auid-TCP-80".to_owned(),
+            name: "auidweb-TCP-80".to_owned(),
             protocol: RuleProtocol::Tcp,
             frontend_port: 80,
             backend_port: 80,
@@ -424,11 +424,11 @@ mod tests {
             has_affinity: false,
             idle_minutes: 4,
             resets_tcp: Some(true),
-            probe: Some("auid-TCP-80".to_owned()),
+            probe: Some("auidweb-TCP-80".to_owned()),
         };
         assert_eq!((rules.len(), &rules[0]), (2, &expected));
         let expected = HealthProbe {
-            name: "auid-TCP-443".to_owned(),
+            name: "auidweb-TCP-443".to_owned(),
             protocol: ProbeProtocol::Tcp,
             port: 30081,
             path: None,
@@ -526,8 +526,8 @@ mod tests {
         local.health_check_node_port = 32000;
         let RuleSet { rules, probes, .. } = set(&local, &CloudConf::default());
         assert_eq!((probes.len(), probes[0].port, probes[0].path.as_deref()), (1, 32000, Some("/healthz")));
-        assert_eq!(probes[0].name, "auid-TCP-32000");
-        assert!(rules.iter().all(|rule| rule.probe.as_deref() == Some("auid-TCP-32000")));
+        assert_eq!(probes[0].name, "auidweb-TCP-32000");
+        assert!(rules.iter().all(|rule| rule.probe.as_deref() == Some("auidweb-TCP-32000")));
         let shared = CloudConf {
             health_probe_mode: "Shared".to_owned(),
             ..CloudConf::default()
@@ -548,7 +548,7 @@ mod tests {
         let [rule] = rules.as_slice() else {
             panic!("{rules:?}")
         };
-        assert_eq!((rule.name.as_str(), rule.protocol), ("auid-TCP-80", RuleProtocol::All));
+        assert_eq!((rule.name.as_str(), rule.protocol), ("auidweb-TCP-80", RuleProtocol::All));
         assert_eq!((rule.frontend_port, rule.backend_port, rule.resets_tcp), (0, 0, Some(true)));
         assert_eq!(probes.len(), 1);
     }

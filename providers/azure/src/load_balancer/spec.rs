@@ -164,7 +164,7 @@ impl Spec {
         }
         let subnet = service.annotation_text(a::INTERNAL_SUBNET).map(str::trim);
         let subnet = subnet.filter(|subnet| is_internal && !subnet.is_empty());
-        let names = ServiceNames::new(&service.id.uid, subnet, families.len() > 1);
+        let names = ServiceNames::new(&service.id, subnet, families.len() > 1);
         let pinned = pinned(service);
         let addresses = if is_internal {
             Vec::new()

@@ -304,9 +304,7 @@ async fn a_service_leaves_a_shared_address_for_one_of_its_own() {
 
 #[tokio::test]
 async fn an_address_of_the_program_exists_until_the_last_service_goes() {
-    let mut azure = Subscription::new(&["--standalone=1"], "").await;
-    azure.services.push(service("web", &[80]));
-    azure.settle_well().await;
+    let mut azure = Subscription::serving(&["--standalone=1"], service("web", &[80])).await;
     let address = azure.address("web");
     for (name, port, key, value) in [
         ("api", 443, "load-balancer-ipv4", address.as_str()),

@@ -113,9 +113,7 @@ async fn ports_of_two_protocols_change_with_one_write() {
 
 #[tokio::test]
 async fn members_follow_the_nodes() {
-    let mut azure = Subscription::new(&["--uniform=3"], "").await;
-    azure.services.push(service("web", &[80]));
-    azure.settle_well().await;
+    let mut azure = Subscription::serving(&["--uniform=3"], service("web", &[80])).await;
     azure.cluster.nodes[1].eligible = false;
     assert_eq!(azure.settle_well().await, ["PUT virtualMachineScaleSets/virtualMachines 1"]);
     assert_eq!(azure.members("kubernetes", "kubernetes").await, ["0", "2"].map(str::to_owned).into());
@@ -137,9 +135,7 @@ async fn members_follow_the_nodes() {
 
 #[tokio::test]
 async fn services_share_the_load_balancer_and_its_members() {
-    let mut azure = Subscription::new(&["--uniform=2"], "").await;
-    azure.services.push(service("web", &[80]));
-    azure.settle_well().await;
+    let mut azure = Subscription::serving(&["--uniform=2"], service("web", &[80])).await;
     azure.services.push(service("api", &[80]));
     let writes = azure.settle_well().await;
     assert_eq!(
@@ -249,9 +245,7 @@ async fn an_internal_service_has_an_address_of_its_subnet() {
 
 #[tokio::test]
 async fn a_service_moves_between_the_internal_and_the_external_load_balancer() {
-    let mut azure = Subscription::new(&["--uniform=1", "--standalone=1"], "").await;
-    azure.services.push(service("web", &[80]));
-    azure.settle_well().await;
+    let mut azure = Subscription::serving(&["--uniform=1", "--standalone=1"], service("web", &[80])).await;
     annotate(azure.service("web"), &format!("{PREFIX}load-balancer-internal"), Some("True"));
     azure.settle_well().await;
     assert_eq!(azure.names().await, ["kubernetes-internal", "ssh"]);
@@ -377,9 +371,7 @@ async fn without_a_floating_ip_the_security_group_admits_clients_to_node_ports()
 
 #[tokio::test]
 async fn elements_of_others_in_shared_documents_stay() {
-    let mut azure = Subscription::new(&["--uniform=1"], "").await;
-    azure.services.push(service("web", &[80]));
-    azure.settle_well().await;
+    let mut azure = Subscription::serving(&["--uniform=1"], service("web", &[80])).await;
     let address = azure.server().network_id("publicIPAddresses/theirs");
     let body = json!({
         "location": "eastus", "sku": {"name": "Standard"}, "properties": {"publicIPAllocationMethod": "Static"},
@@ -511,9 +503,7 @@ async fn both_families_have_addresses_rules_and_pools() {
 
 #[tokio::test]
 async fn sources_and_local_traffic_change_rules_and_probes() {
-    let mut azure = Subscription::new(&["--standalone=1"], "").await;
-    azure.services.push(service("web", &[80]));
-    azure.settle_well().await;
+    let mut azure = Subscription::serving(&["--standalone=1"], service("web", &[80])).await;
     let security = async |azure: &Subscription| {
         let group = azure.network("networkSecurityGroups/nsg").await;
         let rules = group["properties"]["securityRules"].as_array().unwrap().clone();

@@ -10,6 +10,7 @@ mod balancer_conformance;
 mod check;
 mod conformance;
 mod credentials;
+mod faults;
 mod instances;
 mod load_balancers;
 mod private_link;

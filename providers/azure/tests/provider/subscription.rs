@@ -8,7 +8,7 @@ use std::{
 
 use ccm_core::{
     AddressType, NodeAddress,
-    load_balancer::ServiceNode,
+    load_balancer::{ServiceNode, ServiceView},
     testkit::{
         cluster::{TestCluster, advance_to},
         nodes::service_node,
@@ -57,6 +57,14 @@ impl Subscription {
         let mut cluster = TestCluster::new(Arc::clone(&stage.cloud), advance_to);
         cluster.nodes = stage.server.machines.iter().map(node_of).collect();
         Self { stage, cluster }
+    }
+
+    /// A cluster with the default config and this Service, which is served.
+    pub(crate) async fn serving(options: &[&str], service: ServiceView) -> Self {
+        let mut subscription = Self::new(options, "").await;
+        subscription.services.push(service);
+        subscription.settle_well().await;
+        subscription
     }
 
     pub(crate) fn server(&self) -> &ArmServer {
