@@ -21,7 +21,7 @@ use ccm_core::{
 };
 use serde_json::Value;
 
-use self::balancer::has_planned_balancer;
+use self::balancer::{planned_balancer, serves};
 use super::{
     annotations as a,
     desired::{DNS_TAG, DesiredAddress, DesiredBalancer, DesiredRules, Place, is_empty, services_in},
@@ -29,9 +29,10 @@ use super::{
         BalancerDirectory, family_of, frontend_id, has_elements, ip_of, is_address_of, lists, ownership,
         part_of, tags,
     },
-    document::{ArmChange, Target, fold, has_failed, is_changing, name, state},
+    document::{ArmChange, POOLS, Target, elements, fold, has_failed, is_changing, name, state},
     members::{self, DesiredMembers, MachineIndex, ObservedMembers},
     names::{self, ServiceNames},
+    placement::{self, NodePlacement, unknown_balancers},
     private_link::{DesiredLink, ObservedLink, fold_link, owner_of},
     security::DesiredSecurity,
     settings::BalancerSettings,
@@ -43,7 +44,8 @@ part_keys! {
     pub(crate) enum PartKey {
         /// A load balancer with its backend pools.
         Balancer(String) = "lb/";
-        /// The members of its backend pools.
+        /// The members of its backend pools. With several load balancers of each kind, one part has the pools of all of them: its name is
+        /// `*`.
         Members(String) = "members/";
         /// A public IP address.
         Address(String) = "pip/";
@@ -166,6 +168,7 @@ impl Model {
         let id = &service.id;
         let mut events = Vec::new();
         match key {
+            PartKey::Members(_) if !self.settings.several().is_empty() => {}
             PartKey::Members(part) if !self.settings.has_address_pools() => {
                 let (_, balancer) = part.split_once('/').unwrap_or_default();
                 if !self.settings.is_pre_configured(balancer) {
@@ -196,6 +199,22 @@ impl Model {
                     );
                     events.push(ServiceEvent::warning(id, "LoadBalancerAnnotationIgnored", text));
                 }
+                let unknown = unknown_balancers(service, &self.settings);
+                if !unknown.is_empty() {
+                    let text = if self.settings.several().is_empty() {
+                        format!(
+                            "{} has no effect without multipleStandardLoadBalancerConfigurations",
+                            a::CONFIGURATIONS
+                        )
+                    } else {
+                        format!(
+                            "{} names load balancers that the cloud config does not have: {}",
+                            a::CONFIGURATIONS,
+                            unknown.join(", ")
+                        )
+                    };
+                    events.push(ServiceEvent::warning(id, "LoadBalancerAnnotationIgnored", text));
+                }
             }
             PartKey::Address(part) => {
                 let address = inputs.directory.address(part);
@@ -212,6 +231,33 @@ impl Model {
             PartKey::Members(_) | PartKey::Balancer(_) | PartKey::Link(_) => {}
         }
         events
+    }
+}
+
+impl Model {
+    /// The Warning about nodes that no load balancer has, on one of the Services.
+    fn unplaced_nodes(
+        &self,
+        members: &[PartMember],
+        cluster: &ClusterView,
+        inputs: &PartInputs,
+    ) -> Option<ServiceEvent> {
+        let first = PartMember::active(members).next()?;
+        if self.settings.several().is_empty() {
+            return None;
+        }
+        let needs = self.balancer_needs(members, &inputs.directory);
+        let placement =
+            NodePlacement::new(cluster, &inputs.directory, &inputs.machines, &needs, &self.settings);
+        if placement.unplaced.is_empty() {
+            return None;
+        }
+        let nodes: Vec<&str> = placement.unplaced.iter().map(String::as_str).collect();
+        let text = format!(
+            "no load balancer that has a Service accepts nodes {}; they need one in multipleStandardLoadBalancerConfigurations with their primaryVMSet, a nodeSelector that matches, or none",
+            nodes.join(", ")
+        );
+        Some(ServiceEvent::warning(&first.service.id, "FailedToFindLoadBalancerForNode", text))
     }
 }
 
@@ -247,6 +293,12 @@ impl PartModel for Model {
         crate::NAME
     }
 
+    fn selects_by_labels(&self, _: &ServiceView) -> bool {
+        let mut selectors =
+            self.settings.several().iter().filter_map(|balancer| balancer.node_selector.as_ref());
+        selectors.any(|selector| !selector.is_empty())
+    }
+
     fn spec(&self, service: &ServiceView, cluster: &ClusterView) -> Spec {
         Spec::of(service, &cluster.name, &self.settings)
     }
@@ -258,26 +310,45 @@ impl PartModel for Model {
         directory: &BalancerDirectory,
     ) -> Parts<PartKey> {
         let spec = self.spec(service, cluster);
-        let own = spec.balancer_part(&self.settings);
-        let mut named = vec![PartKey::Balancer(own.clone()), PartKey::Members(own.clone())];
+        let own = self.balancer_part(service, &spec, directory);
+        let has_several = !self.settings.several().is_empty();
+        let parts = placement::balancer_parts(&self.settings, &cluster.name);
+        let with_members = |part: &str| {
+            let members = if has_several {
+                format!("{}/*", self.settings.balancer_group)
+            } else {
+                part.to_owned()
+            };
+            [PartKey::Balancer(part.to_owned()), PartKey::Members(members)]
+        };
+        let wants = service.wants_load_balancer();
+        let mut named = with_members(&own).to_vec();
         named.extend(spec.addresses.iter().map(|address| PartKey::Address(address.part(directory))));
+        if has_several && wants {
+            // The address is free again only when its former frontend is gone.
+            let is_former = |part: &&String| {
+                let is_of_kind = names::is_internal(part) == spec.is_internal && **part != own;
+                let document = directory.balancer(part);
+                is_of_kind && document.is_some_and(|document| has_elements(document, &spec.names))
+            };
+            named.extend(parts.iter().filter(is_former).cloned().map(PartKey::Rules));
+        }
         named.push(PartKey::Rules(own.clone()));
-        if !service.wants_load_balancer() {
+        if !wants {
             // A load balancer of the other kind may be being created for an earlier spec.
-            let other = self.settings.balancer(&cluster.name, !spec.is_internal);
-            let other = format!("{}/{other}", self.settings.balancer_group);
-            named.extend([
-                PartKey::Balancer(other.clone()),
-                PartKey::Members(other.clone()),
-                PartKey::Rules(other),
-            ]);
+            let other = match own.strip_suffix(names::INTERNAL) {
+                Some(external) if spec.is_internal => external.to_owned(),
+                _ => format!("{own}{}", names::INTERNAL),
+            };
+            named.extend(with_members(&other));
+            named.push(PartKey::Rules(other));
         }
         let own_links = Self::own_links(service, &spec, cluster, directory);
-        if !service.wants_load_balancer() {
+        if !wants {
             // A Service leaves them before the frontends that they use.
             named.extend(own_links.iter().cloned());
         }
-        named.extend(self.link_part(&spec, directory).map(PartKey::Link));
+        named.extend(self.link_part(service, &spec, directory).map(PartKey::Link));
         named.extend(self.security_part());
         let may_be_own = |address: &&Arc<Value>| match ownership(address, &cluster.ownership_tag) {
             // Also one that was created for another Service, and that this one used.
@@ -291,30 +362,40 @@ impl PartModel for Model {
             .filter(may_be_own)
             .map(|address| PartKey::Address(part_of(address)))
             .collect();
+        let has_own =
+            |part: &str| directory.balancer(part).is_some_and(|document| has_elements(document, &spec.names));
+        // The addresses of the Service are left with one external load balancer.
+        let mut external = parts.iter().filter(|part| !names::is_internal(part));
+        let with_addresses = external
+            .clone()
+            .find(|part| has_own(part))
+            .or_else(|| external.clone().find(|part| **part == own))
+            .or_else(|| external.next());
         let mut tagged = Vec::new();
-        for is_internal in [false, true] {
-            let balancer = self.settings.balancer(&cluster.name, is_internal);
-            let part = format!("{}/{balancer}", self.settings.balancer_group);
-            let document = directory.balancer(&part);
-            let addresses = if is_internal {
-                &[][..]
-            } else {
+        for part in &parts {
+            let addresses = if Some(part) == with_addresses {
                 addresses.as_slice()
+            } else {
+                &[]
             };
-            let has_traces =
-                !addresses.is_empty() || document.is_some_and(|document| has_elements(document, &spec.names));
+            let has_traces = !addresses.is_empty() || has_own(part);
             // A load balancer without frontends may be left of a process that was killed.
-            let is_left_over =
-                part != own && document.is_some_and(|document| is_empty(document, &OwnNames::default()));
+            let is_left_over = *part != own
+                && directory.balancer(part).is_some_and(|document| {
+                    let pools = members::pools(&cluster.name);
+                    let mut own_pools = elements(document, POOLS)
+                        .filter(|pool| pools.iter().any(|(_, own)| own.eq_ignore_ascii_case(name(pool))));
+                    is_empty(document, &OwnNames::default()) && own_pools.next().is_some()
+                });
             if !has_traces && !is_left_over {
                 continue;
             }
             // All parts of a kind, in the same order whatever has been deleted already: rules are left before addresses, and
             // addresses before members and load balancers.
-            tagged.extend([PartKey::Balancer(part.clone()), PartKey::Members(part.clone())]);
+            tagged.extend(with_members(part));
             tagged.extend(addresses.iter().cloned());
             if has_traces {
-                tagged.push(PartKey::Rules(part));
+                tagged.push(PartKey::Rules(part.clone()));
             }
         }
         tagged.extend(own_links);
@@ -336,14 +417,12 @@ impl PartModel for Model {
             let what = format!("public IP address {}", name(address));
             return FormerLoadBalancer::new(what, &ownership(address, &cluster.ownership_tag), true);
         }
-        for is_internal in [false, true] {
-            let balancer = self.settings.balancer(&cluster.name, is_internal);
-            let part = format!("{}/{balancer}", self.settings.balancer_group);
+        for part in placement::balancer_parts(&self.settings, &cluster.name) {
             let Some(document) = directory.balancer(&part) else {
                 continue;
             };
             if has_elements(document, &spec.names) {
-                return FormerLoadBalancer::Ours(format!("rules of load balancer {balancer}"));
+                return FormerLoadBalancer::Ours(format!("rules of load balancer {}", name(document)));
             }
         }
         FormerLoadBalancer::Missing
@@ -376,7 +455,7 @@ impl PartModel for Model {
             let part = part_of(link);
             specs.iter().any(|(service, spec)| {
                 service.id.to_string() == owner
-                    || self.link_part(spec, directory).is_some_and(|known| known == part)
+                    || self.link_part(service, spec, directory).is_some_and(|known| known == part)
             })
         };
         let links = directory.links.iter().filter(|link| {
@@ -399,6 +478,9 @@ impl PartModel for Model {
         inputs: &PartInputs,
     ) -> CheckResult {
         let mut result = CheckResult::default();
+        if let PartKey::Members(_) = key {
+            result.events.extend(self.unplaced_nodes(members, cluster, inputs));
+        }
         let conflicts = self.port_conflicts(members, &inputs.directory);
         for member in PartMember::active(members) {
             let (service, spec) = (&member.service, &member.spec);
@@ -427,6 +509,8 @@ impl PartModel for Model {
                     invalid.push(InvalidField::annotation(a::DNS_LABEL, problem));
                 }
             }
+            invalid
+                .extend(placement::place_service(service, spec, &inputs.directory, &self.settings).problem);
             if let PartKey::Link(part) = key {
                 invalid.extend(Self::link_problems(part, member, members, cluster, inputs));
             }
@@ -623,7 +707,9 @@ impl PartModel for Model {
                 });
             }
             (PartKey::Members(_), ObservedPart::Members(observed)) => {
-                if observed.balancer.is_none() && !has_planned_balancer(member) {
+                // Several load balancers are members of one part, which a Service joins after its own.
+                let has_balancer = observed.balancer.is_some() || !self.settings.several().is_empty();
+                if !has_balancer && planned_balancer(member).is_none() {
                     return None;
                 }
             }
@@ -644,6 +730,12 @@ impl PartModel for Model {
                     id => id.to_owned(),
                 };
                 output.facts.public_ids.insert(family, id);
+            }
+            (PartKey::Rules(part), ObservedPart::Document(document)) if !serves(member, part) => {
+                let balancer = document.as_ref().map(Document::fields);
+                if balancer.is_some_and(|balancer| has_elements(balancer, &member.spec.names)) {
+                    return None;
+                }
             }
             (PartKey::Rules(_), ObservedPart::Document(document)) => {
                 let spec = &member.spec;
@@ -689,11 +781,16 @@ impl PartModel for Model {
     }
 
     fn required_facts(&self, key: &PartKey, earlier: &PartKey) -> RequiredFacts {
+        let has_several = !self.settings.several().is_empty();
         match (key, earlier) {
-            // Members and rules need the load balancer, a frontend a finished address, and a private link service its frontend.
+            // Members and rules need the load balancer, a frontend a finished address, and a private link service its frontend. The rules
+            // of a Service that moves are removed from the load balancer that it had when the new one has all but these, and before they
+            // are created there.
             (PartKey::Members(_) | PartKey::Rules(_), PartKey::Balancer(_))
+            | (PartKey::Rules(_), PartKey::Rules(_))
             | (PartKey::Link(_), PartKey::Rules(_))
             | (PartKey::Rules(_) | PartKey::SecurityGroup(_), PartKey::Address(_)) => RequiredFacts::Finished,
+            (PartKey::Rules(_), PartKey::Members(_)) if has_several => RequiredFacts::Finished,
             // When the last Service leaves, members leave beside everything else, and its address is deleted beside the load balancer.
             (_, PartKey::Members(_)) | (PartKey::Address(_), PartKey::Balancer(_)) => {
                 RequiredFacts::Independent

@@ -1,6 +1,6 @@
 //! Names, exactly as the Go cloud-controller-manager builds them: it finds its objects by them.
 
-use ccm_core::load_balancer::{IpFamily, Protocol};
+use ccm_core::load_balancer::{IpFamily, Protocol, ServiceId};
 
 /// The end of the name of an internal load balancer.
 pub(crate) const INTERNAL: &str = "-internal";
@@ -118,6 +118,14 @@ pub(crate) fn private_link(frontend: &str) -> String {
 pub(crate) fn pool(cluster: &str, family: IpFamily) -> String {
     let end = if family == IpFamily::V6 { IPV6 } else { "" };
     format!("{cluster}{end}")
+}
+
+/// The backend pools that the Go cloud-controller-manager creates for a Service with `externalTrafficPolicy: Local`, of both families, if
+/// the cluster has several load balancers.
+pub(crate) fn local_pools(service: &ServiceId) -> [String; 2] {
+    let name = format!("{}-{}", service.namespace, service.name).to_ascii_lowercase();
+    let v6 = format!("{name}-ipv6");
+    [name, v6]
 }
 
 /// A security rule that admits clients: Services with the same protocol, sources and ports share it.

@@ -6,21 +6,58 @@ use std::{
 };
 
 use ccm_core::{
-    load_balancer::{ClusterView, IpFamily, OwnNames},
+    load_balancer::{ClusterView, IpFamily, OwnNames, ServiceView},
     plan::{Fact, Membership, document::Document},
 };
 use serde_json::Value;
 
-use super::{Model, PartInputs, PartMember, address::public_id, balancer_target, is_planned, leaving_names};
+use super::{
+    Model, PartInputs, PartKey, PartMember, address::public_id, balancer_target, is_planned, leaving_names,
+};
 use crate::load_balancer::{
     desired::{DesiredBalancer, DesiredFrontend, DesiredRules, FrontendAddress, Need, ServiceRules},
     directory::{BalancerDirectory, frontend_id, frontend_ids_of_link, has_elements, private_ip},
     document::{FRONTENDS, POOLS, Target, element_named, elements, name, reference},
     members::{self, DesiredMembers, PlannedPool},
-    names, spec,
+    names,
+    placement::{BalancerNeeds, NodePlacement, place_service},
+    spec::{self, Spec},
 };
 
 impl Model {
+    /// The part of the load balancer that serves a Service: group and name.
+    pub(in crate::load_balancer) fn balancer_part(
+        &self,
+        service: &ServiceView,
+        spec: &Spec,
+        directory: &BalancerDirectory,
+    ) -> String {
+        place_service(service, spec, directory, &self.settings).part
+    }
+
+    /// The load balancers that these Services need.
+    pub(super) fn balancer_needs(
+        &self,
+        members: &[PartMember],
+        directory: &BalancerDirectory,
+    ) -> BalancerNeeds {
+        let wanting = members.iter().filter(|member| member.service.wants_load_balancer());
+        let needed = wanting.clone().map(|member| match joined_balancer(member) {
+            Some(joined) => joined.to_owned(),
+            None => self.balancer_part(&member.service, &member.spec, directory),
+        });
+        BalancerNeeds {
+            needed: needed.collect(),
+            planned: wanting.filter_map(planned_balancer).map(str::to_owned).collect(),
+        }
+    }
+
+    /// Whether a load balancer serves a Service. Others are members only to leave it.
+    fn names_balancer(&self, member: &PartMember, part: &str, directory: &BalancerDirectory) -> bool {
+        let is_named = || self.balancer_part(&member.service, &member.spec, directory) == part;
+        member.service.wants_load_balancer() && (member.membership == Membership::Active || is_named())
+    }
+
     /// Whether a Service needs a load balancer as long as it is a member: it names it, or has elements in it. Others are members only to
     /// delete one that was left behind.
     pub(super) fn keeps_balancer(
@@ -29,11 +66,12 @@ impl Model {
         part: &str,
         directory: &BalancerDirectory,
     ) -> bool {
-        let spec = &member.spec;
-        let names_it = member.service.wants_load_balancer() && spec.balancer_part(&self.settings) == part;
-        let has_elements =
-            || directory.balancer(part).is_some_and(|balancer| has_elements(balancer, &spec.names));
-        !member.leaves() && (names_it || has_elements())
+        let has_elements = || {
+            directory
+                .balancer(part)
+                .is_some_and(|balancer| has_elements(balancer, &member.spec.names))
+        };
+        !member.leaves() && (self.names_balancer(member, part, directory) || has_elements())
     }
 
     pub(super) fn desired_balancer(
@@ -44,10 +82,9 @@ impl Model {
         inputs: &PartInputs,
     ) -> DesiredBalancer {
         let keeps = |member: &PartMember| self.keeps_balancer(member, part, &inputs.directory);
-        let wants = |member: &&PartMember| {
-            member.service.wants_load_balancer() && member.spec.balancer_part(&self.settings) == part
-        };
-        let active: Vec<_> = PartMember::active(members).filter(wants).collect();
+        let active: Vec<_> = PartMember::active(members)
+            .filter(|member| member.service.wants_load_balancer())
+            .collect();
         let families = active.iter().flat_map(|member| member.spec.families.iter().copied());
         let need = if !active.is_empty() {
             Need::Full
@@ -83,36 +120,47 @@ impl Model {
             leaving: leaving_names(members),
             ..DesiredMembers::default()
         };
-        let (group, balancer) = part.split_once('/').unwrap_or_default();
-        if self.settings.is_pre_configured(balancer) {
-            return desired;
+        let mut families_of_planned: BTreeMap<&str, BTreeSet<IpFamily>> = BTreeMap::new();
+        for member in PartMember::active(members) {
+            if let Some(balancer) = planned_balancer(member) {
+                families_of_planned.entry(balancer).or_default().extend(&member.spec.families);
+            }
         }
-        let planned: Vec<_> =
-            PartMember::active(members).filter(|member| has_planned_balancer(member)).collect();
-        if !planned.is_empty() {
-            let families: BTreeSet<_> = planned.iter().flat_map(|member| &member.spec.families).collect();
+        for (balancer, families) in &families_of_planned {
             let pools =
                 members::pools(&cluster.name).into_iter().filter(|(family, _)| families.contains(family));
-            desired.planned = pools
-                .map(|(family, name)| PlannedPool {
-                    family,
-                    id: format!("{}/{POOLS}/{name}", self.settings.balancer_id(part)),
-                    target: Target::Pool {
-                        group: group.to_owned(),
-                        balancer: balancer.to_owned(),
-                        name,
-                    },
-                })
-                .collect();
+            let (group, name) = balancer.split_once('/').unwrap_or_default();
+            desired.planned.extend(pools.map(|(family, pool)| PlannedPool {
+                family,
+                id: format!("{}/{POOLS}/{pool}", self.settings.balancer_id(balancer)),
+                target: Target::Pool {
+                    group: group.to_owned(),
+                    balancer: name.to_owned(),
+                    name: pool,
+                },
+            }));
+        }
+        if !self.settings.several().is_empty() {
+            let needs = self.balancer_needs(members, &inputs.directory);
+            let placement =
+                NodePlacement::new(cluster, &inputs.directory, &inputs.machines, &needs, &self.settings);
+            desired.follow_placement(cluster, &placement, &self.settings);
+            return desired;
+        }
+        let (_, balancer) = part.split_once('/').unwrap_or_default();
+        if self.settings.is_pre_configured(balancer) {
+            desired.planned.clear();
+            return desired;
         }
         let keeps = |member: &PartMember| self.keeps_balancer(member, part, &inputs.directory);
         // A Service that names another load balancer now only waits to leave.
-        let follows =
-            |member: &PartMember| member.follows_nodes() && member.spec.balancer_part(&self.settings) == part;
+        let follows = |member: &PartMember| {
+            member.follows_nodes() && self.names_balancer(member, part, &inputs.directory)
+        };
         if !members.iter().any(keeps) {
             desired.release(cluster, &inputs.machines, &self.settings);
         } else if members.iter().any(follows) {
-            desired.follow(cluster, &inputs.machines, &self.settings);
+            desired.follow(balancer, cluster, &inputs.machines, &self.settings);
         }
         desired
     }
@@ -125,10 +173,7 @@ impl Model {
         inputs: &PartInputs,
     ) -> DesiredRules {
         let mut services = Vec::new();
-        for member in PartMember::active(members) {
-            if member.spec.balancer_part(&self.settings) != part {
-                continue;
-            }
+        for member in PartMember::active(members).filter(|member| serves(member, part)) {
             for (family, set) in &member.spec.rules {
                 services.push(ServiceRules {
                     frontend: self.frontend(member, *family, inputs),
@@ -138,17 +183,20 @@ impl Model {
                 });
             }
         }
-        let changing = members.iter().filter(|member| {
-            let is_active = member.membership == Membership::Active;
-            is_active || member.leaves()
-        });
+        let is_changing = |member: &&PartMember| member.membership == Membership::Active || member.leaves();
+        let changing = || members.iter().filter(is_changing).map(|member| &member.service.id);
         DesiredRules {
             target: balancer_target(part),
             id: self.settings.balancer_id(part),
-            is_planned: PartMember::active(members).any(has_planned_balancer),
+            is_planned: PartMember::active(members).any(|member| planned_balancer(member) == Some(part)),
             services,
-            names: OwnNames::new(changing.map(|member| &member.service.id), None),
+            names: OwnNames::new(changing(), None),
             linked: self.linked_frontends(part, members, &inputs.directory),
+            former_pools: if self.settings.several().is_empty() {
+                BTreeSet::new()
+            } else {
+                changing().flat_map(names::local_pools).collect()
+            },
         }
     }
 
@@ -253,7 +301,23 @@ impl Model {
     }
 }
 
-/// Whether the load balancer of a Service only exists in a plan.
-pub(super) fn has_planned_balancer(member: &PartMember) -> bool {
-    member.facts.iter().any(|(_, facts)| matches!(facts.balancer, Some(Fact::Later(_))))
+/// The part of the load balancer that a Service has joined.
+fn joined_balancer(member: &PartMember) -> Option<&str> {
+    member.facts.iter().find_map(|(key, _)| match key {
+        PartKey::Balancer(joined) => Some(joined.as_str()),
+        _ => None,
+    })
+}
+
+/// Whether the rules of a Service belong to this load balancer. Otherwise the Service moves from there to the one that it joined.
+pub(super) fn serves(member: &PartMember, part: &str) -> bool {
+    joined_balancer(member).is_none_or(|joined| joined == part)
+}
+
+/// The part of the load balancer of a Service, if it only exists in a plan.
+pub(super) fn planned_balancer(member: &PartMember) -> Option<&str> {
+    member.facts.iter().find_map(|(key, facts)| match (key, &facts.balancer) {
+        (PartKey::Balancer(part), Some(Fact::Later(_))) => Some(part.as_str()),
+        _ => None,
+    })
 }

@@ -19,9 +19,14 @@ use crate::load_balancer::{
 
 impl Model {
     /// The part of the private link service of a Service that asks for one: that of its frontend, or a new one.
-    pub(super) fn link_part(&self, spec: &Spec, directory: &BalancerDirectory) -> Option<String> {
+    pub(super) fn link_part(
+        &self,
+        service: &ServiceView,
+        spec: &Spec,
+        directory: &BalancerDirectory,
+    ) -> Option<String> {
         let link = spec.link.as_ref()?;
-        let balancer = directory.balancer(&spec.balancer_part(&self.settings));
+        let balancer = directory.balancer(&self.balancer_part(service, spec, directory));
         let frontends = balancer.map(|balancer| frontend_ids_in(balancer, &spec.names)).unwrap_or_default();
         let existing = directory.links_at(&frontends).next().map(part_of);
         let part = link.part();
