@@ -604,8 +604,8 @@ impl Lawful for Model {
             document["properties"]["ipAddress"] = address_of(name).into();
         }
         document["properties"]["provisioningState"] = "Succeeded".into();
-        // Two parts write interfaces, and here is no answer 412 that lets one of them read again.
-        if !matches!(change.target, Target::Interface { .. }) {
+        // Two parts write interfaces and load balancers with their pools, and here is no answer 412 that lets one of them read again.
+        if !matches!(change.target, Target::Interface { .. } | Target::Pool { .. }) {
             document[field::ETAG] = ids.id("etag", "").into();
         }
         complete(&mut document);

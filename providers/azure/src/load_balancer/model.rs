@@ -21,7 +21,7 @@ use ccm_core::{
 };
 use serde_json::Value;
 
-use self::balancer::{planned_balancer, serves};
+use self::balancer::{has_to_move, planned_balancer, serves};
 use super::{
     annotations as a,
     desired::{DNS_TAG, DesiredAddress, DesiredBalancer, DesiredRules, Place, is_empty, services_in},
@@ -96,6 +96,8 @@ pub(crate) struct PartFacts {
     pub(crate) public_ids: BTreeMap<IpFamily, String>,
     /// The ID of the frontend for a private link service.
     pub(crate) frontend: Option<String>,
+    /// Whether the Service has no rules in this load balancer any more, since it moves to another one.
+    pub(crate) has_moved: bool,
     /// The unique ID of a load balancer. One that was deleted and created again has another one.
     pub(crate) balancer: Option<Fact<String>>,
 }
@@ -325,13 +327,17 @@ impl PartModel for Model {
         let mut named = with_members(&own).to_vec();
         named.extend(spec.addresses.iter().map(|address| PartKey::Address(address.part(directory))));
         if has_several && wants {
-            // The address is free again only when its former frontend is gone.
-            let is_former = |part: &&String| {
-                let is_of_kind = names::is_internal(part) == spec.is_internal && **part != own;
+            // The address is free again only when its former frontend is gone. As long as the Service has no frontend, it may have had one
+            // in any of the others.
+            let has_rules = |document: &Value| has_elements(document, &spec.names);
+            let is_placed = directory.balancer(&own).is_some_and(has_rules);
+            for part in &parts {
+                let is_of_kind = names::is_internal(part) == spec.is_internal && *part != own;
                 let document = directory.balancer(part);
-                is_of_kind && document.is_some_and(|document| has_elements(document, &spec.names))
-            };
-            named.extend(parts.iter().filter(is_former).cloned().map(PartKey::Rules));
+                if is_of_kind && document.is_some_and(|document| !is_placed || has_rules(document)) {
+                    named.push(PartKey::Rules(part.clone()));
+                }
+            }
         }
         named.push(PartKey::Rules(own.clone()));
         if !wants {
@@ -736,7 +742,10 @@ impl PartModel for Model {
                 if balancer.is_some_and(|balancer| has_elements(balancer, &member.spec.names)) {
                     return None;
                 }
+                output.facts.has_moved = true;
             }
+            // The address still belongs to the frontend in another load balancer.
+            (PartKey::Rules(_), ObservedPart::Document(_)) if has_to_move(member) => return None,
             (PartKey::Rules(_), ObservedPart::Document(document)) => {
                 let spec = &member.spec;
                 let served = Self::served(member, document.as_ref()?)?;

@@ -173,7 +173,8 @@ impl Model {
         inputs: &PartInputs,
     ) -> DesiredRules {
         let mut services = Vec::new();
-        for member in PartMember::active(members).filter(|member| serves(member, part)) {
+        let is_ready = |member: &&PartMember| serves(member, part) && !has_to_move(member);
+        for member in PartMember::active(members).filter(is_ready) {
             for (family, set) in &member.spec.rules {
                 services.push(ServiceRules {
                     frontend: self.frontend(member, *family, inputs),
@@ -183,7 +184,11 @@ impl Model {
                 });
             }
         }
-        let is_changing = |member: &&PartMember| member.membership == Membership::Active || member.leaves();
+        let is_changing = |member: &&PartMember| match member.membership {
+            Membership::Active => !has_to_move(member),
+            Membership::Frozen(_) => false,
+            Membership::Leaving => true,
+        };
         let changing = || members.iter().filter(is_changing).map(|member| &member.service.id);
         DesiredRules {
             target: balancer_target(part),
@@ -312,6 +317,14 @@ fn joined_balancer(member: &PartMember) -> Option<&str> {
 /// Whether the rules of a Service belong to this load balancer. Otherwise the Service moves from there to the one that it joined.
 pub(super) fn serves(member: &PartMember, part: &str) -> bool {
     joined_balancer(member).is_none_or(|joined| joined == part)
+}
+
+/// Whether a Service still has rules in a load balancer that it joined before, to leave it for another one.
+pub(super) fn has_to_move(member: &PartMember) -> bool {
+    member
+        .facts
+        .iter()
+        .any(|(key, facts)| matches!(key, PartKey::Rules(_)) && !facts.has_moved)
 }
 
 /// The part of the load balancer of a Service, if it only exists in a plan.
