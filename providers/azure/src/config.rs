@@ -431,6 +431,18 @@ fn check_multiple(conf: &CloudConf, problems: &mut Problems) {
     }
     // A key has one error: it names all of them.
     let mut wrong = Vec::new();
+    if all.iter().all(|one| one.allow_service_placement == Some(false)) {
+        wrong.push(
+            "allowServicePlacement is false in all entries, so that no Service has a load balancer"
+                .to_owned(),
+        );
+    }
+    if !conf.load_balancer_sku.eq_ignore_ascii_case("standard") {
+        wrong.push("it needs loadBalancerSku standard".to_owned());
+    }
+    if conf.backend_pool_type.eq_ignore_ascii_case("nodeIPConfiguration") {
+        wrong.push("it needs loadBalancerBackendPoolConfigurationType nodeIP".to_owned());
+    }
     for (at, one) in all.iter().enumerate() {
         let earlier = all.get(..at).unwrap_or_default();
         if one.name.is_empty() {
@@ -462,18 +474,6 @@ fn check_multiple(conf: &CloudConf, problems: &mut Problems) {
         } else if earlier.iter().any(|other| other.primary_vm_set.eq_ignore_ascii_case(&one.primary_vm_set)) {
             wrong.push(format!("[{at}].primaryVMSet {:?} is given twice", one.primary_vm_set));
         }
-    }
-    if all.iter().all(|one| one.allow_service_placement == Some(false)) {
-        wrong.push(
-            "allowServicePlacement is false in all entries, so that no Service has a load balancer"
-                .to_owned(),
-        );
-    }
-    if !conf.load_balancer_sku.eq_ignore_ascii_case("standard") {
-        wrong.push("it needs loadBalancerSku standard".to_owned());
-    }
-    if conf.backend_pool_type.eq_ignore_ascii_case("nodeIPConfiguration") {
-        wrong.push("it needs loadBalancerBackendPoolConfigurationType nodeIP".to_owned());
     }
     problems.require(wrong.is_empty(), key, wrong.join("; "));
 }

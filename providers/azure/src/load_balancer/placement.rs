@@ -451,3 +451,305 @@ fn pool_addresses(
     });
     addresses.collect()
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::sync::Arc;
+
+    use ccm_core::{
+        AddressType, Labels, NodeAddress, NodeView,
+        load_balancer::{ServiceId, ServiceType},
+    };
+    use serde_json::json;
+
+    use super::*;
+    use crate::{
+        config::{CloudConf, LabelSelector},
+        load_balancer::laws,
+    };
+
+    fn settings(config: &Value) -> BalancerSettings {
+        let multiple_load_balancers = serde_json::from_value(config.clone()).unwrap();
+        BalancerSettings {
+            conf: CloudConf {
+                backend_pool_type: "nodeIP".to_owned(),
+                multiple_load_balancers,
+                ..CloudConf::default()
+            },
+            ..BalancerSettings::clone(&laws::model().settings)
+        }
+    }
+
+    fn service(uid: &str, annotations: &[(&str, &str)], labels: &[(&str, &str)]) -> ServiceView {
+        ServiceView {
+            id: ServiceId::new("shop", uid, uid),
+            service_type: ServiceType::LoadBalancer,
+            annotations: annotations.iter().copied().collect(),
+            labels: labels.iter().copied().collect(),
+            ..ServiceView::default()
+        }
+    }
+
+    /// A load balancer with rules of these Services, each with its frontend.
+    fn balancer(name: &str, services: &[&str], nodes: &[&str]) -> Arc<Value> {
+        let id =
+            format!("/subscriptions/s/resourceGroups/g/providers/Microsoft.Network/loadBalancers/{name}");
+        let rules: Vec<Value> = services
+            .iter()
+            .map(|uid| {
+                let frontend = json!({"id": format!("{id}/{FRONTENDS}/a{uid}")});
+                json!({"name": format!("a{uid}-TCP-80"), "properties": {"frontendIPConfiguration": frontend}})
+            })
+            .collect();
+        let frontends: Vec<Value> =
+            services.iter().map(|uid| json!({"name": format!("a{uid}"), "properties": {}})).collect();
+        let addresses: Vec<Value> =
+            nodes.iter().map(|ip| json!({"name": ip, "properties": {"ipAddress": ip}})).collect();
+        let pool = json!({"name": "one", "properties": {ADDRESSES: addresses}});
+        let properties = json!({FRONTENDS: frontends, RULES: rules, POOLS: [pool]});
+        Arc::new(json!({"id": id, "name": name, "properties": properties}))
+    }
+
+    fn directory(balancers: Vec<Arc<Value>>) -> BalancerDirectory {
+        BalancerDirectory {
+            balancers,
+            ..BalancerDirectory::default()
+        }
+    }
+
+    fn place(
+        service: &ServiceView,
+        directory: &BalancerDirectory,
+        settings: &BalancerSettings,
+    ) -> ServicePlacement {
+        place_service(service, &Spec::of(service, "one", settings), directory, settings)
+    }
+
+    /// The name of the load balancer of a Service that is not refused.
+    fn placed(service: &ServiceView, directory: &BalancerDirectory, settings: &BalancerSettings) -> String {
+        let placement = place(service, directory, settings);
+        assert_eq!(placement.problem, None);
+        placement.part.strip_prefix("g/").unwrap().to_owned()
+    }
+
+    const NAMED: &str = a::CONFIGURATIONS;
+
+    #[test]
+    fn a_service_stays_then_joins_the_one_with_the_fewest_rules() {
+        let two =
+            settings(&json!([{"name": "one", "primaryVMSet": "x"}, {"name": "two", "primaryVMSet": "y"}]));
+        let web = service("u1", &[], &[]);
+        let busy = directory(vec![balancer("one", &["u2", "u3"], &[]), balancer("two", &["u4"], &[])]);
+        assert_eq!(placed(&web, &busy, &two), "two");
+        // One that does not exist has no rules.
+        assert_eq!(placed(&web, &directory(vec![balancer("two", &["u4"], &[])]), &two), "one");
+        let present = directory(vec![
+            balancer("one", &["u1", "u2", "u3"], &[]),
+            balancer("two", &[], &[]),
+        ]);
+        assert_eq!(placed(&web, &present, &two), "one");
+        // An internal load balancer is another one.
+        let internal = service("u1", &[(a::INTERNAL, "true"), (NAMED, " TWO ,")], &[]);
+        assert_eq!(placed(&internal, &present, &two), "two-internal");
+    }
+
+    #[test]
+    fn services_of_one_moment_are_spread_and_the_place_does_not_change() {
+        let two =
+            settings(&json!([{"name": "one", "primaryVMSet": "x"}, {"name": "two", "primaryVMSet": "y"}]));
+        let empty = BalancerDirectory::default();
+        let all: Vec<String> =
+            (0..100).map(|uid| placed(&service(&format!("u{uid}"), &[], &[]), &empty, &two)).collect();
+        let at_one = all.iter().filter(|name| *name == "one").count();
+        assert!((30..=70).contains(&at_one), "{at_one}");
+        let again = placed(&service("u7", &[], &[]), &empty, &two);
+        assert_eq!(again, all[7]);
+        // Services that name one address come together.
+        let shares = |uid: &str| service(uid, &[(a::ADDRESS_NAME, "common")], &[]);
+        let first = placed(&shares("u0"), &empty, &two);
+        assert!((1..20).all(|uid| placed(&shares(&format!("u{uid}")), &empty, &two) == first));
+    }
+
+    #[test]
+    fn selectors_win_over_load_balancers_without() {
+        let config = json!([
+            {"name": "one", "primaryVMSet": "x"},
+            {"name": "two", "primaryVMSet": "y", "serviceLabelSelector": {"matchLabels": {"tier": "two"}}},
+            {"name": "three", "primaryVMSet": "z", "serviceNamespaceSelector": {"matchExpressions": [{"key": "team", "operator": "Exists"}]}},
+            {"name": "four", "primaryVMSet": "w", "allowServicePlacement": false, "serviceLabelSelector": {}},
+        ]);
+        let four = settings(&config);
+        let mut directory = BalancerDirectory::default();
+        assert_eq!(placed(&service("u1", &[], &[]), &directory, &four), "one");
+        let labeled = service("u1", &[], &[("tier", "two")]);
+        assert_eq!(placed(&labeled, &directory, &four), "two");
+        // The present one has no selector, and is left for the one that matches.
+        directory.balancers.push(balancer("one", &["u1"], &[]));
+        assert_eq!(placed(&labeled, &directory, &four), "two");
+        let labels: Labels = [("team", "a")].into_iter().collect();
+        directory.namespaces = Arc::new(BTreeMap::from([("shop".to_owned(), labels)]));
+        assert_eq!(placed(&service("u9", &[], &[]), &directory, &four), "three");
+        // One that accepts no Services keeps those that it has.
+        directory.balancers = vec![balancer("four", &["u1"], &[])];
+        directory.namespaces = Arc::default();
+        assert_eq!(placed(&service("u1", &[(NAMED, "one,four")], &[]), &directory, &four), "four");
+        let refused = place(&service("u5", &[(NAMED, "two,three,four")], &[]), &directory, &four);
+        let text = format!("{:?}", refused.problem.unwrap());
+        for reason in [
+            "do not match serviceLabelSelector of two",
+            "namespace shop do not match serviceNamespaceSelector of three",
+            "four has allowServicePlacement false",
+        ] {
+            assert!(text.contains(reason), "{reason} is not in {text}");
+        }
+    }
+
+    #[test]
+    fn a_service_whose_frontend_is_in_use_does_not_move() {
+        let two =
+            settings(&json!([{"name": "one", "primaryVMSet": "x"}, {"name": "two", "primaryVMSet": "y"}]));
+        let web = service("u1", &[(NAMED, "two")], &[]);
+        let mut shared = balancer("one", &["u1"], &[]);
+        let present = directory(vec![Arc::clone(&shared)]);
+        assert_eq!(placed(&web, &present, &two), "two");
+        // A rule of another Service.
+        let mut rule = shared["properties"][RULES][0].clone();
+        rule["name"] = "au2-TCP-81".into();
+        Arc::make_mut(&mut shared)["properties"][RULES].as_array_mut().unwrap().push(rule);
+        let refused = place(&web, &directory(vec![shared]), &two);
+        assert_eq!(refused.part, "g/one");
+        assert!(
+            format!("{:?}", refused.problem).contains("au2-TCP-81 of load balancer one uses the frontend")
+        );
+        let frontend = present.balancers[0]["id"].as_str().unwrap();
+        let frontends = json!([{"id": format!("{frontend}/{FRONTENDS}/au1")}]);
+        let link = json!({"id": "/pls", "name": "pls", "properties": {"loadBalancerFrontendIpConfigurations": frontends}});
+        let linked = BalancerDirectory {
+            links: vec![Arc::new(link)],
+            ..present
+        };
+        let refused = place(&web, &linked, &two);
+        assert!(format!("{:?}", refused.problem).contains("has private link service pls"));
+    }
+
+    fn node(name: &str, ip: &str, pool: &str) -> ServiceNode {
+        let id = format!(
+            "azure:///subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/virtualMachineScaleSets/{name}-set/virtualMachines/0"
+        );
+        ServiceNode {
+            view: Arc::new(NodeView {
+                name: name.to_owned(),
+                provider_id: Some(id),
+                labels: [("pool", pool)].into_iter().collect(),
+                ..NodeView::default()
+            }),
+            addresses: [NodeAddress::new(AddressType::InternalIP, ip)].into(),
+            eligible: true,
+            ready: true,
+        }
+    }
+
+    fn place_nodes(
+        nodes: Vec<ServiceNode>,
+        balancers: Vec<Arc<Value>>,
+        needed: &[&str],
+        settings: &BalancerSettings,
+    ) -> NodePlacement {
+        let cluster = ClusterView {
+            name: "one".into(),
+            nodes: nodes.into_iter().collect(),
+            ..ClusterView::default()
+        };
+        let needs = BalancerNeeds {
+            needed: needed.iter().map(|name| format!("g/{name}")).collect(),
+            planned: BTreeSet::new(),
+        };
+        NodePlacement::new(&cluster, &directory(balancers), &MachineIndex::default(), &needs, settings)
+    }
+
+    fn shown(placement: &NodePlacement) -> Vec<String> {
+        let lists = placement.nodes.iter().map(|(balancer, nodes)| {
+            let nodes: Vec<&str> = nodes.iter().map(String::as_str).collect();
+            format!("{balancer}: {}", nodes.join(" "))
+        });
+        lists.collect()
+    }
+
+    #[test]
+    fn nodes_belong_to_their_machines_set_then_to_selectors_then_to_the_one_with_the_fewest() {
+        let config = json!([
+            {"name": "one", "primaryVMSet": "A-set"},
+            {"name": "two", "primaryVMSet": "x", "nodeSelector": {"matchLabels": {"pool": "b"}}},
+            {"name": "three", "primaryVMSet": "y", "nodeSelector": {}},
+        ]);
+        let three = settings(&config);
+        let nodes = || {
+            vec![
+                node("a", "10.0.0.1", "b"),
+                node("b", "10.0.0.2", "b"),
+                node("c", "10.0.0.3", ""),
+                node("d", "10.0.0.4", ""),
+                node("e", "10.0.0.5", ""),
+            ]
+        };
+        let existing = || ["one", "two", "three"].map(|name| balancer(name, &[], &[])).to_vec();
+        let all = ["one", "two", "three"];
+        let first = place_nodes(nodes(), existing(), &all, &three);
+        assert_eq!(shown(&first), ["one: a d", "three: c e", "two: b"]);
+        assert_eq!(first.unplaced, BTreeSet::new());
+        // They stay where they are, also if another one has fewer.
+        let mut present = existing();
+        present[2] = balancer("three", &[], &["10.0.0.3", "10.0.0.4", "10.0.0.5"]);
+        let stay = place_nodes(nodes(), present, &all, &three);
+        assert_eq!(shown(&stay), ["one: a", "three: c d e", "two: b"]);
+        // A load balancer that no Service needs has no nodes.
+        let without = place_nodes(nodes(), existing(), &["one-internal", "two"], &three);
+        assert_eq!(shown(&without), ["one: a c d e", "two: b"]);
+    }
+
+    #[test]
+    fn a_node_stays_while_its_load_balancer_is_created_and_is_named_if_none_accepts_it() {
+        let config = json!([
+            {"name": "one", "primaryVMSet": "a-set", "nodeSelector": {"matchLabels": {"pool": "a"}}},
+            {"name": "two", "primaryVMSet": "b-set"},
+        ]);
+        let two = settings(&config);
+        let nodes = || {
+            vec![
+                node("a", "10.0.0.1", ""),
+                node("b", "10.0.0.2", "a"),
+                node("c", "10.0.0.3", ""),
+            ]
+        };
+        let before = vec![balancer("one", &[], &["10.0.0.1", "10.0.0.2"])];
+        let creating = place_nodes(nodes(), before.clone(), &["one", "two"], &two);
+        assert_eq!(shown(&creating), ["one: a b"]);
+        assert_eq!(creating.unplaced, BTreeSet::new());
+        let mut after = before.clone();
+        after.push(balancer("two", &[], &[]));
+        assert_eq!(shown(&place_nodes(nodes(), after, &["one", "two"], &two)), ["one: a", "two: b c"]);
+        let alone = place_nodes(nodes(), before, &["one"], &two);
+        assert_eq!(shown(&alone), ["one: a b"]);
+        assert_eq!(alone.unplaced, BTreeSet::from(["c".to_owned()]));
+    }
+
+    #[test]
+    fn selectors_are_those_of_the_kubernetes_api() {
+        let selector = |text: &str| -> LabelSelector { serde_json::from_str(text).unwrap() };
+        let labels: Labels = [("pool", "a"), ("zone", "")].into_iter().collect();
+        for (text, matches) in [
+            ("{}", true),
+            (r#"{"matchLabels": {"pool": "a"}}"#, true),
+            (r#"{"matchLabels": {"pool": "a", "other": "b"}}"#, false),
+            (r#"{"matchExpressions": [{"key": "pool", "operator": "In", "values": ["a", "b"]}]}"#, true),
+            (r#"{"matchExpressions": [{"key": "other", "operator": "In", "values": ["a"]}]}"#, false),
+            (r#"{"matchExpressions": [{"key": "other", "operator": "NotIn", "values": ["a"]}]}"#, true),
+            (r#"{"matchExpressions": [{"key": "pool", "operator": "NotIn", "values": ["a"]}]}"#, false),
+            (r#"{"matchExpressions": [{"key": "zone", "operator": "Exists"}]}"#, true),
+            (r#"{"matchExpressions": [{"key": "zone", "operator": "DoesNotExist"}]}"#, false),
+        ] {
+            assert_eq!(selector(text).matches(&labels), matches, "{text}");
+        }
+    }
+}

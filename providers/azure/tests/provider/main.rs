@@ -15,5 +15,6 @@ mod load_balancers;
 mod private_link;
 mod rights;
 mod routes;
+mod several_balancers;
 mod stage;
 mod subscription;
