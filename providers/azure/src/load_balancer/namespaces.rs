@@ -83,3 +83,44 @@ impl Namespaces {
         Ok(labels)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use ccm_core::testkit::server::{Server, answer};
+    use kube::{Client, Config};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_last_labels_stay_in_use_when_the_api_server_refuses() {
+        let is_allowed = Arc::new(AtomicBool::new(true));
+        let allows = Arc::clone(&is_allowed);
+        let server = Server::start(move |_| {
+            let json = "content-type: application/json\r\n";
+            if !allows.load(Ordering::SeqCst) {
+                return answer("403 Forbidden", json, r#"{"kind": "Status", "status": "Failure", "code": 403}"#);
+            }
+            let list = r#"{"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": {}, "items": [
+                {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": {"name": "shop", "labels": {"team": "a"}}}]}"#;
+            answer("200 OK", json, list)
+        })
+        .await;
+        let reader = || Namespaces {
+            api: Api::all(Client::try_from(Config::new(server.url().parse().unwrap())).unwrap()),
+            last: Mutex::default(),
+        };
+        let namespaces = reader();
+        let labels = namespaces.labels().await.unwrap();
+        assert_eq!(labels["shop"].get("team"), Some("a"));
+        is_allowed.store(false, Ordering::SeqCst);
+        *namespaces.last.lock().await = Some((Instant::now().checked_sub(2 * AGE).unwrap(), labels.clone()));
+        assert_eq!(namespaces.labels().await.unwrap(), labels);
+        assert_eq!(server.requests().len(), 2);
+        // Without any labels, Services would be placed wrongly.
+        let error = reader().labels().await.unwrap_err();
+        assert!(error.to_string().contains("list on namespaces"), "{error}");
+    }
+}
