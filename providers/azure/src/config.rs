@@ -18,9 +18,11 @@ use ccm_core::{
 };
 use url::Url;
 
+use crate::load_balancer::names::INTERNAL;
+
 pub(crate) use self::{
     credentials::{Credential, Identity},
-    keys::CloudConf,
+    keys::{CloudConf, LabelSelector, MultipleLoadBalancer},
     rate_limits::RateLimits,
 };
 
@@ -430,6 +432,18 @@ fn check_multiple(conf: &CloudConf, problems: &mut Problems) {
     }
     // A key has one error: it names all of them.
     let mut wrong = Vec::new();
+    if all.iter().all(|one| one.allow_service_placement == Some(false)) {
+        wrong.push(
+            "allowServicePlacement is false in all entries, so that no Service has a load balancer"
+                .to_owned(),
+        );
+    }
+    if !conf.load_balancer_sku.eq_ignore_ascii_case("standard") {
+        wrong.push("it needs loadBalancerSku standard".to_owned());
+    }
+    if conf.backend_pool_type.eq_ignore_ascii_case("nodeIPConfiguration") {
+        wrong.push("it needs loadBalancerBackendPoolConfigurationType nodeIP".to_owned());
+    }
     for (at, one) in all.iter().enumerate() {
         let earlier = all.get(..at).unwrap_or_default();
         if one.name.is_empty() {
@@ -437,14 +451,30 @@ fn check_multiple(conf: &CloudConf, problems: &mut Problems) {
         } else if earlier.iter().any(|other| other.name.eq_ignore_ascii_case(&one.name)) {
             wrong.push(format!("[{at}].name {:?} is given twice", one.name));
         }
+        if one.name.to_ascii_lowercase().ends_with(INTERNAL) {
+            let text = format!(
+                "[{at}].name {:?} ends with {INTERNAL}, which belongs to internal load balancers",
+                one.name
+            );
+            wrong.push(text);
+        }
+        for (key, selector) in [
+            ("serviceLabelSelector", &one.service_label_selector),
+            ("serviceNamespaceSelector", &one.service_namespace_selector),
+            ("nodeSelector", &one.node_selector),
+        ] {
+            let requirements = selector.iter().flat_map(|selector| &selector.match_expressions);
+            for (number, requirement) in requirements.enumerate() {
+                if let Some(problem) = requirement.problem() {
+                    wrong.push(format!("[{at}].{key}.matchExpressions[{number}] {problem}"));
+                }
+            }
+        }
         if one.primary_vm_set.is_empty() {
             wrong.push(format!("[{at}].primaryVMSet is missing"));
         } else if earlier.iter().any(|other| other.primary_vm_set.eq_ignore_ascii_case(&one.primary_vm_set)) {
             wrong.push(format!("[{at}].primaryVMSet {:?} is given twice", one.primary_vm_set));
         }
-    }
-    if conf.backend_pool_type.eq_ignore_ascii_case("nodeIPConfiguration") {
-        wrong.push("it needs loadBalancerBackendPoolConfigurationType nodeIP".to_owned());
     }
     problems.require(wrong.is_empty(), key, wrong.join("; "));
 }

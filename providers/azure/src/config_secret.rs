@@ -12,13 +12,12 @@ use ccm_core::{
 use futures_util::StreamExt as _;
 use k8s_openapi::api::core::v1::Secret;
 use kube::{
-    Api, Client, Config,
-    config::{KubeConfigOptions, Kubeconfig},
+    Api,
     runtime::{WatchStreamExt as _, watcher},
 };
 use tracing::{info, warn};
 
-use crate::{Azure, DYNAMIC_RELOADING, SECRET_KEY, SECRET_NAME, SECRET_NAMESPACE};
+use crate::{Azure, DYNAMIC_RELOADING, SECRET_KEY, SECRET_NAME, SECRET_NAMESPACE, kubernetes};
 
 /// The name of the controller.
 const CONTROLLER_NAME: &str = "azure-config-secret-controller";
@@ -75,7 +74,7 @@ impl ConfigSecret {
             let text = format!("could not read the cloud config in the {}: {text}", self.place());
             Error::new(ErrorKind::InvalidConfig, text)
         };
-        let client = client(context).await?;
+        let client = kubernetes::client(context, "the cloud config").await?;
         let secrets: Api<Secret> = Api::namespaced(client, &self.namespace);
         let secret = match secrets.get(&self.name).await {
             Ok(secret) => secret,
@@ -84,30 +83,6 @@ impl ConfigSecret {
         let value = secret.data.and_then(|mut data| data.remove(&self.key));
         value.map(|value| value.0).ok_or_else(|| failed("it has no such key"))
     }
-}
-
-/// A client of the API server: `--kubeconfig` and `--master`, else the service account of the Pod.
-async fn client(context: &BuildContext) -> Result<Client> {
-    let failed = |error: Box<dyn std::error::Error + Send + Sync>| {
-        let text = format!("could not connect to the API server to read the cloud config: {error}");
-        Error::new(ErrorKind::InvalidConfig, text)
-    };
-    let flag =
-        |name: &str| context.flags.given(name).and_then(<[String]>::last).filter(|value| !value.is_empty());
-    let mut config = match flag("kubeconfig") {
-        Some(path) => {
-            let kubeconfig = Kubeconfig::read_from(path).map_err(|error| failed(error.into()))?;
-            let options = KubeConfigOptions::default();
-            Config::from_custom_kubeconfig(kubeconfig, &options)
-                .await
-                .map_err(|error| failed(error.into()))?
-        }
-        None => Config::incluster().map_err(|error| failed(error.into()))?,
-    };
-    if let Some(master) = flag("master") {
-        config.cluster_url = master.parse().map_err(|_| failed("--master is not a URL".into()))?;
-    }
-    Client::try_from(config).map_err(|error| failed(error.into()))
 }
 
 /// Reads the config again whenever the Secret changes.

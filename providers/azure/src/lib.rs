@@ -8,6 +8,7 @@ mod config_secret;
 mod error;
 mod instances;
 mod ipam;
+mod kubernetes;
 mod load_balancer;
 mod out_of_service;
 mod routes;
@@ -32,7 +33,7 @@ use crate::{
     config::{CloudConf, Settings},
     config_secret::ConfigSecret,
     instances::Machines,
-    load_balancer::{BalancerCalls, BalancerSettings, Model, annotations::TABLE},
+    load_balancer::{BalancerCalls, BalancerSettings, Model, Namespaces, annotations::TABLE},
     routes::TableRoutes,
 };
 
@@ -204,7 +205,9 @@ async fn build(context: BuildContext) -> Result<Arc<dyn Cloud>> {
         arm: arm.clone(),
     };
     let balancing = Arc::new(BalancerSettings::new(settings));
-    let calls = BalancerCalls::new(&nodes, arm.fenced_by(&context.fences.load_balancers), &balancing);
+    let namespaces = Namespaces::of(&context, &balancing).await?;
+    let fenced = arm.fenced_by(&context.fences.load_balancers);
+    let calls = BalancerCalls::new(&nodes, fenced, &balancing, namespaces);
     Ok(Arc::new(Azure {
         load_balancers: Engine::new(Model { settings: balancing }, Arc::new(calls), context.plan.clone()),
         routes: TableRoutes::new(&arm, settings, &context.fences.routes),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ccm_core::config::config_section;
+use ccm_core::{Labels, config::config_section};
 use secrecy::SecretString;
 use serde::Deserialize;
 
@@ -125,7 +125,8 @@ config_section! {
         "clusterServiceSharedLoadBalancerHealthProbePath" => pub(crate) shared_probe_path: String = "/healthz".to_owned(),
         /// Seconds between changes of the pools of local Services.
         "loadBalancerBackendPoolUpdateIntervalInSeconds" => pub(crate) pool_update_seconds: u32 = 30,
-        /// Several standard load balancers, each with its nodes and Services.
+        /// Several standard load balancers for each kind, each with its nodes and Services. One of them has the name of the cluster.
+        /// See [Several load balancers](#several-load-balancers).
         "multipleStandardLoadBalancerConfigurations" => pub(crate) multiple_load_balancers: Vec<MultipleLoadBalancer>,
         /// ServiceGateway mode. Not supported.
         "serviceGatewayEnabled" => pub(crate) service_gateway: bool,
@@ -282,6 +283,48 @@ pub(crate) struct MultipleLoadBalancer {
 pub(crate) struct LabelSelector {
     pub(crate) match_labels: BTreeMap<String, String>,
     pub(crate) match_expressions: Vec<LabelRequirement>,
+}
+
+impl LabelSelector {
+    /// Whether it has no requirement.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.match_labels.is_empty() && self.match_expressions.is_empty()
+    }
+
+    /// Whether an object with these labels is selected: it has all labels and meets all requirements.
+    pub(crate) fn matches(&self, labels: &Labels) -> bool {
+        let has = |(key, value): (&String, &String)| labels.get(key) == Some(value.as_str());
+        self.match_labels.iter().all(has)
+            && self.match_expressions.iter().all(|requirement| requirement.is_met_by(labels))
+    }
+}
+
+impl LabelRequirement {
+    fn is_met_by(&self, labels: &Labels) -> bool {
+        let value = labels.get(&self.key);
+        let is_listed = || value.is_some_and(|value| self.values.iter().any(|listed| listed == value));
+        match self.operator {
+            LabelOperator::In => is_listed(),
+            // An object without the label has no listed value.
+            LabelOperator::NotIn => !is_listed(),
+            LabelOperator::Exists => value.is_some(),
+            LabelOperator::DoesNotExist => value.is_none(),
+        }
+    }
+
+    /// Why the Kubernetes API would refuse it.
+    pub(crate) fn problem(&self) -> Option<&'static str> {
+        let takes_values = matches!(self.operator, LabelOperator::In | LabelOperator::NotIn);
+        if self.key.is_empty() {
+            Some("has no key")
+        } else if takes_values && self.values.is_empty() {
+            Some("needs values")
+        } else if !takes_values && !self.values.is_empty() {
+            Some("takes no values")
+        } else {
+            None
+        }
+    }
 }
 
 /// A requirement of a label selector.

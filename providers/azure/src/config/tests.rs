@@ -85,6 +85,36 @@ fn labels_that_differ_in_case_are_two_labels() {
 }
 
 #[test]
+fn several_load_balancers_are_validated() {
+    let entry = |more: &str| {
+        format!("multipleStandardLoadBalancerConfigurations:\n- {{name: a, primaryVMSet: x, {more}}}\n")
+    };
+    let errors_of = |conf: &str| errors(&format!("{BASE}{SECRET}{conf}"), Environment::default()).join("\n");
+    let wrong = entry("allowServicePlacement: false").replace("name: a", "name: a-internal");
+    let errors = format!(
+        "{}{}{}",
+        errors_of(&format!("loadBalancerSku: basic\n{wrong}")),
+        errors_of(&entry(
+            "nodeSelector: {matchExpressions: [{key: pool, operator: In}, {operator: Exists}]}"
+        )),
+        errors_of(&entry(
+            "serviceLabelSelector: {matchExpressions: [{key: tier, operator: Exists, values: [a]}]}"
+        )),
+    );
+    for part in [
+        "[0].name \"a-internal\" ends with -internal",
+        "[0].nodeSelector.matchExpressions[0] needs values",
+        "[0].nodeSelector.matchExpressions[1] has no key",
+        "[0].serviceLabelSelector.matchExpressions[0] takes no values",
+        "allowServicePlacement is false in all entries",
+        "it needs loadBalancerSku standard",
+        "it needs loadBalancerBackendPoolConfigurationType nodeIP",
+    ] {
+        assert!(errors.contains(part), "{part} is not in {errors}");
+    }
+}
+
+#[test]
 fn all_problems_are_reported_at_once_with_their_places() {
     let conf = "cloud: AzureGermany\nvmType: vmss\nputVMSSVMBatchSize: many\nmultipleStandardLoadBalancerConfigurations:\n\
                 - name: a\n  primaryVMSet: {}\nloadBalancerSku: gold\nserviceGatewayEnabled: true\n";

@@ -19,6 +19,8 @@ annotations! {
     ADDRESS_NAME = "service.beta.kubernetes.io/azure-pip-name", "name";
     /// The same for IPv6. A Service with IPv6 alone may use either.
     ADDRESS_NAME_V6 = "service.beta.kubernetes.io/azure-pip-name-ipv6", "name";
+    /// Load balancers that may serve the Service, of `multipleStandardLoadBalancerConfigurations`. It moves if its own is not among them.
+    CONFIGURATIONS = "service.beta.kubernetes.io/azure-load-balancer-configurations", "names, separated by commas";
     /// Resource group of the public IP address.
     ADDRESS_GROUP = "service.beta.kubernetes.io/azure-load-balancer-resource-group", "name, default `resourceGroup`";
     /// Further addresses at which clients reach the Service, such as that of a global load balancer. The status and the rules of the
@@ -81,10 +83,7 @@ annotations! {
 }
 
 /// Annotations of the Go cloud-controller-manager that this program does not support.
-pub(crate) const UNSUPPORTED: [&str; 2] = [
-    "service.beta.kubernetes.io/azure-load-balancer-mode",
-    "service.beta.kubernetes.io/azure-load-balancer-configurations",
-];
+pub(crate) const UNSUPPORTED: [&str; 1] = ["service.beta.kubernetes.io/azure-load-balancer-mode"];
 
 /// The value of a boolean annotation.
 pub(crate) fn is_true(service: &ServiceView, key: &str) -> bool {

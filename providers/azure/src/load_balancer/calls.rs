@@ -25,6 +25,8 @@ use super::{
     document::{ArmChange, POOLS, Target, elements, name},
     members::{MachineIndex, ObservedMembers, machine_of, refers_to},
     model::{Model, ObservedPart, PartInputs, PartKey, PartMember, Subnet, subnet_target},
+    namespaces::{LabelsByNamespace, Namespaces},
+    placement::balancer_parts,
     private_link::ObservedLink,
     settings::BalancerSettings,
     spec::address_group,
@@ -49,6 +51,7 @@ pub(crate) struct BalancerCalls {
     arm: Arm,
     settings: Arc<BalancerSettings>,
     credentials: CredentialsCheck,
+    namespaces: Option<Namespaces>,
     store: DocumentStore,
     state: Mutex<CallState>,
 }
@@ -82,14 +85,20 @@ pub(crate) struct BalancerTicket {
 }
 
 impl BalancerCalls {
-    /// `arm`: passes the fence of load balancers.
-    pub(crate) fn new(nodes: &Nodes, arm: Arm, settings: &Arc<BalancerSettings>) -> Self {
+    /// `arm`: passes the fence of load balancers. `namespaces`: if load balancers select Services by them.
+    pub(crate) fn new(
+        nodes: &Nodes,
+        arm: Arm,
+        settings: &Arc<BalancerSettings>,
+        namespaces: Option<Namespaces>,
+    ) -> Self {
         Self {
             nodes: nodes.clone(),
             store: DocumentStore::new(&arm),
             arm,
             settings: Arc::clone(settings),
             credentials: CredentialsCheck::default(),
+            namespaces,
             state: Mutex::default(),
         }
     }
@@ -208,6 +217,7 @@ impl BalancerCalls {
             balancers: directory.balancers.clone(),
             addresses,
             links,
+            namespaces: Arc::clone(&directory.namespaces),
         }))
     }
 
@@ -370,27 +380,27 @@ impl BalancerCalls {
         read: ReadOptions,
     ) -> Result<(MachineIndex, BTreeMap<Target, Arc<Value>>)> {
         let (index, holders) = self.inventory(balancer, read).await?;
-        let missing: Vec<MachineId> = {
-            let mut state = self.state.lock();
-            let machines = state.machines.clone();
-            let missing = machines.into_iter().filter(|id| {
-                let holder = index.holder(id);
-                !holder.is_some_and(|holder| holders.contains_key(&holder))
-            });
-            let missing: Vec<MachineId> = missing.collect();
-            state.unlisted.retain(|id, since| missing.contains(id) && since.elapsed() < UNLISTED_AGE);
-            missing
-        };
-        let is_known = {
-            let state = self.state.lock();
-            missing.iter().all(|id| state.unlisted.contains_key(id))
-        };
-        if is_known {
-            return Ok((index, holders));
+        let machines = self.state.lock().machines.clone();
+        let missing = machines.into_iter().filter(|id| {
+            let holder = index.holder(id);
+            !holder.is_some_and(|holder| holders.contains_key(&holder))
+        });
+        if self.has_new_unlisted(missing.collect()) {
+            return self.inventory(balancer, read.uncached()).await;
+        }
+        Ok((index, holders))
+    }
+
+    /// Records the machines of nodes that are not in the lists. Returns whether the lists have to be read again for one.
+    fn has_new_unlisted(&self, missing: Vec<MachineId>) -> bool {
+        let mut state = self.state.lock();
+        state.unlisted.retain(|id, since| missing.contains(id) && since.elapsed() < UNLISTED_AGE);
+        if missing.iter().all(|id| state.unlisted.contains_key(id)) {
+            return false;
         }
         let now = Instant::now();
-        self.state.lock().unlisted.extend(missing.into_iter().map(|id| (id, now)));
-        self.inventory(balancer, read.uncached()).await
+        state.unlisted.extend(missing.into_iter().map(|id| (id, now)));
+        true
     }
 
     /// The documents of a load balancer's pools.
@@ -407,7 +417,78 @@ impl BalancerCalls {
         documents.collect()
     }
 
+    /// The load balancers of the config that exist, with their parts, if there are several of each kind. The listing has them as they were
+    /// before the last change of a pool.
+    async fn cluster_balancers(&self, read: ReadOptions) -> Result<Vec<(String, Arc<Value>)>> {
+        let mut balancers = Vec::new();
+        let listed = self.balancers(read).await?;
+        for part in balancer_parts(&self.settings, "") {
+            if !listed.iter().any(|balancer| part_of(balancer).eq_ignore_ascii_case(&part)) {
+                continue;
+            }
+            let (group, name) = part.split_once('/').unwrap_or_default();
+            let target = Target::Balancer {
+                group: group.to_owned(),
+                name: name.to_owned(),
+            };
+            balancers.extend(self.document(&target, read).await?.map(|balancer| (part, balancer)));
+        }
+        Ok(balancers)
+    }
+
+    /// The scale sets and availability sets of machines that are not instances of uniform scale sets, by name.
+    async fn vm_sets(
+        &self,
+        machines: &BTreeSet<MachineId>,
+        read: ReadOptions,
+    ) -> Result<BTreeMap<MachineId, String>> {
+        let is_machine = |id: &&MachineId| matches!(id.kind, MachineKind::Machine { .. });
+        let groups: BTreeSet<&str> = machines.iter().filter(is_machine).map(|id| id.group.as_str()).collect();
+        let mut sets = BTreeMap::new();
+        for group in groups {
+            for machine in self.machines(group, read).await? {
+                let Some(id) = machine.get("id").and_then(Value::as_str).and_then(MachineId::parse) else {
+                    continue;
+                };
+                let set = |path: &str| machine.pointer(path).and_then(Value::as_str)?.rsplit('/').next();
+                let set = set("/properties/virtualMachineScaleSet/id")
+                    .or_else(|| set("/properties/availabilitySet/id"));
+                let MachineKind::Machine { name } = &id.kind else {
+                    continue;
+                };
+                let set = set.unwrap_or(name).to_owned();
+                sets.insert(id, set);
+            }
+        }
+        Ok(sets)
+    }
+
+    /// The same for the machines of all nodes.
+    async fn complete_vm_sets(
+        &self,
+        machines: &BTreeSet<MachineId>,
+        read: ReadOptions,
+    ) -> Result<BTreeMap<MachineId, String>> {
+        let sets = self.vm_sets(machines, read).await?;
+        let is_missing =
+            |id: &&MachineId| matches!(id.kind, MachineKind::Machine { .. }) && !sets.contains_key(*id);
+        if self.has_new_unlisted(machines.iter().filter(is_missing).cloned().collect()) {
+            return self.vm_sets(machines, read.uncached()).await;
+        }
+        Ok(sets)
+    }
+
     async fn observe_members(&self, part: &str, read: ReadOptions) -> Result<ObservedMembers> {
+        if !self.settings.several().is_empty() {
+            let mut holders = BTreeMap::new();
+            for (part, balancer) in self.cluster_balancers(read).await? {
+                holders.extend(Self::pool_documents(&part, &balancer));
+            }
+            return Ok(ObservedMembers {
+                balancer: None,
+                holders,
+            });
+        }
         let id = self.settings.balancer_id(part);
         let (group, name) = part.split_once('/').unwrap_or_default();
         let target = Target::Balancer {
@@ -476,6 +557,15 @@ impl BalancerCalls {
         cluster: &ClusterView,
         read: ReadOptions,
     ) -> Result<()> {
+        if !self.settings.several().is_empty() {
+            let machines = cluster.nodes.all().iter().filter_map(|node| machine_of(node, &self.settings));
+            let vm_sets = self.complete_vm_sets(&machines.collect(), read).await?;
+            inputs.machines = Arc::new(MachineIndex {
+                vm_sets,
+                ..MachineIndex::default()
+            });
+            return Ok(());
+        }
         if self.settings.has_address_pools() {
             return Ok(());
         }
@@ -546,10 +636,15 @@ impl PartCloud<Model> for BalancerCalls {
         let balancers = self.balancers(read).await?;
         let addresses = self.addresses(&self.settings.group, read).await?;
         let links = self.usual_links(read).await?;
+        let namespaces = match &self.namespaces {
+            Some(namespaces) => namespaces.labels().await?,
+            None => LabelsByNamespace::default(),
+        };
         let version = self.store.version();
         let mut state = self.state.lock();
         if let Some((of, directory)) = &state.directory
             && *of == version
+            && directory.namespaces == namespaces
         {
             return Ok(Arc::clone(directory));
         }
@@ -557,6 +652,7 @@ impl PartCloud<Model> for BalancerCalls {
             balancers,
             addresses,
             links,
+            namespaces,
         });
         state.directory = Some((version, Arc::clone(&directory)));
         Ok(directory)
@@ -569,6 +665,12 @@ impl PartCloud<Model> for BalancerCalls {
         cluster: &ClusterView,
         read: ReadOptions,
     ) -> Result<GatheredInputs<PartInputs>> {
+        if let PartKey::Members(_) = key
+            && !self.settings.several().is_empty()
+        {
+            // Nodes are placed by the pools as they are.
+            self.cluster_balancers(read).await?;
+        }
         let mut inputs = PartInputs {
             directory: self.directory_for(key, members, read).await?,
             ..PartInputs::default()

@@ -279,6 +279,8 @@ pub(crate) struct DesiredRules {
     /// The names of frontends that private link services use, in lower case. Azure does not remove them before their private link services
     /// have moved or are deleted.
     pub(crate) linked: BTreeSet<String>,
+    /// The names in lower case of pools that the Go cloud-controller-manager created for these Services alone.
+    pub(crate) former_pools: BTreeSet<String>,
 }
 
 /// Frontends, rules and probes of a Service for one family.
@@ -327,7 +329,11 @@ impl DesiredRules {
         }
         // The first element of a name counts: the Service with this name decides about the frontend.
         own.append(&mut shared);
-        let desired = json!({field::PROPERTIES: {FRONTENDS: own, RULES: rules, PROBES: probes}});
+        let mut desired = json!({field::PROPERTIES: {FRONTENDS: own, RULES: rules, PROBES: probes}});
+        let unused_pools = self.unused_pools(document);
+        if !unused_pools.is_empty() {
+            desired[field::PROPERTIES][POOLS] = json!([]);
+        }
         let own_rules = elements(document, RULES).filter(|rule| self.names.prove(name(rule)));
         let used: BTreeSet<String> =
             own_rules.filter_map(frontend_of_rule).map(str::to_ascii_lowercase).collect();
@@ -342,6 +348,9 @@ impl DesiredRules {
             if is_shared_probe {
                 return !is_shared_probe_used;
             }
+            if path.ends_with(POOLS) {
+                return unused_pools.contains(&name.to_ascii_lowercase());
+            }
             if !path.ends_with(FRONTENDS) {
                 return self.names.prove(name);
             }
@@ -351,6 +360,17 @@ impl DesiredRules {
                 && !self.linked.contains(&lower)
                 && (self.names.prove(name) || used.contains(&lower))
         })
+    }
+
+    /// The former pools that the load balancer has and that no rule of another Service uses.
+    fn unused_pools(&self, document: &Value) -> BTreeSet<String> {
+        let foreign_rules = elements(document, RULES).filter(|rule| !self.names.prove(name(rule)));
+        let used: BTreeSet<String> = foreign_rules
+            .filter_map(|rule| reference(rule, "backendAddressPool")?.rsplit('/').next())
+            .map(str::to_ascii_lowercase)
+            .collect();
+        let pools = elements(document, POOLS).map(|pool| name(pool).to_ascii_lowercase());
+        pools.filter(|pool| self.former_pools.contains(pool) && !used.contains(pool)).collect()
     }
 
     /// The name of the frontend of each of the Services: an existing one that has its address, or a new one. `in_use`: those that

@@ -1,8 +1,15 @@
 //! The load balancers, public IP addresses and private link services in the listings, and which Service they belong to.
 
-use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    sync::Arc,
+};
 
-use ccm_core::load_balancer::{IpFamily, Ownership, OwnershipTag, ServiceId, ServiceView};
+use ccm_core::{
+    Labels,
+    load_balancer::{IpFamily, Ownership, OwnershipTag, ServiceId, ServiceView},
+};
 use serde_json::{Map, Value};
 
 use super::{
@@ -19,6 +26,8 @@ pub(crate) struct BalancerDirectory {
     pub(crate) addresses: Vec<Arc<Value>>,
     /// The private link services.
     pub(crate) links: Vec<Arc<Value>>,
+    /// The labels of namespaces, if a load balancer selects Services by them.
+    pub(crate) namespaces: Arc<BTreeMap<String, Labels>>,
 }
 
 /// The tags of a document.

@@ -24,20 +24,25 @@ use super::{
         ArmChange, FRONTENDS, POOLS, PROBES, RULES, Target, element_named, elements, frontend_of_rule, name,
         reference,
     },
-    members::{MachineIndex, ObservedMembers},
+    members::{self, MachineIndex, ObservedMembers},
     model::{Model, ObservedPart, PartInputs, PartKey, PartMember, Subnet},
     names::ServiceNames,
     private_link::{ObservedLink, owner_of},
     settings::BalancerSettings,
 };
-use crate::{client::field, config::CloudConf, instances::machine_id::MachineId, tags::ResourceTags};
+use crate::{
+    client::field,
+    config::{CloudConf, LabelSelector, MultipleLoadBalancer},
+    instances::machine_id::MachineId,
+    tags::ResourceTags,
+};
 
 const SECURITY_RULES: &str = "securityRules";
 const POOLS_OF_INTERFACE: &str = "loadBalancerBackendAddressPools";
 /// The machines of nodes, and one of another cluster.
 const MACHINES: usize = 8;
 
-pub(crate) fn model() -> Model {
+fn model_of(conf: CloudConf) -> Model {
     let settings = BalancerSettings {
         subscription: "s".to_owned(),
         network_subscription: "s".to_owned(),
@@ -53,12 +58,43 @@ pub(crate) fn model() -> Model {
             security_group_name: "nsg".to_owned(),
             vnet_name: "vnet".to_owned(),
             subnet_name: "nodes".to_owned(),
-            ..CloudConf::default()
+            ..conf
         },
     };
     Model {
         settings: Arc::new(settings),
     }
+}
+
+pub(crate) fn model() -> Model {
+    model_of(CloudConf::default())
+}
+
+/// The label of Services of the second load balancer.
+const TIER: &str = "tier";
+
+/// The model of a cluster with two load balancers of each kind, of which labels choose one.
+fn model_of_several() -> Model {
+    let balancer = |name: &str, machine: usize| MultipleLoadBalancer {
+        name: name.to_owned(),
+        primary_vm_set: format!("vm-{machine}"),
+        ..MultipleLoadBalancer::default()
+    };
+    let selector = LabelSelector {
+        match_labels: BTreeMap::from([(TIER.to_owned(), "two".to_owned())]),
+        ..LabelSelector::default()
+    };
+    model_of(CloudConf {
+        backend_pool_type: "nodeIP".to_owned(),
+        multiple_load_balancers: vec![
+            balancer("kubernetes", 0),
+            MultipleLoadBalancer {
+                service_label_selector: Some(selector),
+                ..balancer("second", 1)
+            },
+        ],
+        ..CloudConf::default()
+    })
 }
 
 /// The documents in the cloud, by their IDs in lower case.
@@ -163,6 +199,7 @@ fn all_addresses(truth: &ArmTruth) -> BalancerDirectory {
         balancers: all(BALANCERS),
         addresses: all(ADDRESSES),
         links: all(LINKS),
+        namespaces: Arc::default(),
     }
 }
 
@@ -305,33 +342,49 @@ impl Lawful for Model {
                 timeout_seconds: None,
             };
         });
+        let several = || {
+            let second = Setting::field(|service| service.labels = [(TIER, "two")].into_iter().collect());
+            vec![
+                vec![second.shows("lb second")],
+                vec![
+                    // Refused without the label, and the other one with it.
+                    Setting::annotation(a::CONFIGURATIONS, "second"),
+                    Setting::annotation(a::CONFIGURATIONS, "kubernetes").invisible(),
+                ],
+                vec![internal()],
+            ]
+        };
         Clusters {
             names: vec!["kubernetes"],
             ports: vec![(Protocol::Tcp, 80), (Protocol::Tcp, 443), (Protocol::Udp, 53)],
-            settings: vec![
+            settings: if self.settings.several().is_empty() {
                 vec![
-                    internal(),
-                    internal().and(a::INTERNAL_SUBNET, "apps"),
-                    internal().and(a::LINK_CREATE, "true"),
-                    internal().and(a::ADDRESS_V4, PRIVATE_IP),
-                    Setting::annotation(a::ADDRESS_NAME, MINE).shows(MINE),
-                    Setting::annotation(a::ADDRESS_V4, MINE_IP).shows(MINE),
-                    Setting::annotation(a::ADDRESS_V4, OTHER_IP)
-                        .and(a::ADDRESS_GROUP, OTHER_GROUP)
-                        .shows(OTHER),
-                    // The address of another Service.
-                    Setting::annotation(a::ADDRESS_NAME, "kubernetes-au0").invisible(),
-                ],
-                // No additional addresses: nothing proves whose they are, so that one that its Service no longer names stays in the
-                // security rules while another Service is frozen.
-                vec![local],
-                vec![affinity],
-                vec![
-                    Setting::annotation(a::IDLE_TIMEOUT, "30"),
-                    Setting::annotation(a::IDLE_TIMEOUT, "101"),
-                ],
-                vec![Setting::annotation(a::ALLOWED_RANGES, "10.0.0.0/8").and(a::DENY_OTHERS, "true")],
-            ],
+                    vec![
+                        internal(),
+                        internal().and(a::INTERNAL_SUBNET, "apps"),
+                        internal().and(a::LINK_CREATE, "true"),
+                        internal().and(a::ADDRESS_V4, PRIVATE_IP),
+                        Setting::annotation(a::ADDRESS_NAME, MINE).shows(MINE),
+                        Setting::annotation(a::ADDRESS_V4, MINE_IP).shows(MINE),
+                        Setting::annotation(a::ADDRESS_V4, OTHER_IP)
+                            .and(a::ADDRESS_GROUP, OTHER_GROUP)
+                            .shows(OTHER),
+                        // The address of another Service.
+                        Setting::annotation(a::ADDRESS_NAME, "kubernetes-au0").invisible(),
+                    ],
+                    // No additional addresses: nothing proves whose they are, so that one that its Service no longer names stays in the
+                    // security rules while another Service is frozen.
+                    vec![local],
+                    vec![affinity],
+                    vec![
+                        Setting::annotation(a::IDLE_TIMEOUT, "30"),
+                        Setting::annotation(a::IDLE_TIMEOUT, "101"),
+                    ],
+                    vec![Setting::annotation(a::ALLOWED_RANGES, "10.0.0.0/8").and(a::DENY_OTHERS, "true")],
+                ]
+            } else {
+                several()
+            },
             provider_id: |index| {
                 format!(
                     "azure:///subscriptions/s/resourceGroups/g/providers/Microsoft.Compute/virtualMachines/vm-{index}"
@@ -389,6 +442,13 @@ impl Lawful for Model {
                     }
                 });
             }),
+            Edit::new("address leaves a pool", |truth: &mut ArmTruth, number| {
+                truth.edit(BALANCERS, POOLS, |lists| {
+                    if let Some(pool) = pick(lists, number).and_then(|list| list.first_mut()) {
+                        pool["properties"][members::ADDRESSES] = json!([]);
+                    }
+                });
+            }),
             Edit::new("machine leaves", |truth: &mut ArmTruth, number| {
                 truth.edit(INTERFACES, "ipConfigurations", |lists| {
                     if let Some(list) = pick(lists, number) {
@@ -413,6 +473,12 @@ impl Lawful for Model {
         let PartKey::Members(part) = key else {
             unreachable!()
         };
+        if !self.settings.several().is_empty() {
+            return ObservedPart::Members(ObservedMembers {
+                balancer: None,
+                holders: pools_in(truth),
+            });
+        }
         let holders = (0..MACHINES).map(|index| {
             let target = interface(index);
             let document = truth.get(&target.id(&self.settings)).unwrap();
@@ -432,6 +498,12 @@ impl Lawful for Model {
                 let PartKey::Members(part) = key else {
                     unreachable!()
                 };
+                if !self.settings.several().is_empty() {
+                    for (target, pool) in members.holders {
+                        store_pool(truth, &target, &pool);
+                    }
+                    return;
+                }
                 let balancer = format!("{}/", self.settings.balancer_id(part).to_ascii_lowercase());
                 let is_own =
                     |pool: &Value| pool["id"].as_str().unwrap().to_ascii_lowercase().starts_with(&balancer);
@@ -467,6 +539,13 @@ impl Lawful for Model {
                     for list in lists(key) {
                         merged["properties"][list] = document["properties"][list].clone();
                     }
+                    // Members of pools belong to another part.
+                    for pool in merged["properties"][POOLS].as_array_mut().into_iter().flatten() {
+                        let existing = element_named(before, POOLS, name(pool));
+                        if let Some(existing) = existing.cloned() {
+                            *pool = existing;
+                        }
+                    }
                     merged[field::ETAG] = document[field::ETAG].clone();
                     document = merged;
                 }
@@ -490,7 +569,7 @@ impl Lawful for Model {
         };
         let index = MachineIndex {
             interfaces: (0..MACHINES).map(|index| (machine(index), interface(index))).collect(),
-            sets: BTreeMap::new(),
+            ..MachineIndex::default()
         };
         PartInputs {
             directory: Arc::new(all_addresses(truth)),
@@ -525,8 +604,8 @@ impl Lawful for Model {
             document["properties"]["ipAddress"] = address_of(name).into();
         }
         document["properties"]["provisioningState"] = "Succeeded".into();
-        // Two parts write interfaces, and here is no answer 412 that lets one of them read again.
-        if !matches!(change.target, Target::Interface { .. }) {
+        // Two parts write interfaces and load balancers with their pools, and here is no answer 412 that lets one of them read again.
+        if !matches!(change.target, Target::Interface { .. } | Target::Pool { .. }) {
             document[field::ETAG] = ids.id("etag", "").into();
         }
         complete(&mut document);
@@ -611,6 +690,14 @@ impl Lawful for Model {
                 let line = format!("lb {} probe {} {}", name(balancer), name(probe), probe["properties"]);
                 picture.push(Line::exact(line, &owner(name(probe))));
             }
+            for pool in elements(balancer, POOLS) {
+                let addresses = pool["properties"][members::ADDRESSES].as_array();
+                for address in addresses.into_iter().flatten() {
+                    // Which load balancer has a node follows from all of them.
+                    let line = format!("lb {} pool {} has {address}", name(balancer), name(pool));
+                    picture.push(Line::exact(line, &Owner::Cluster));
+                }
+            }
             let id = balancer["id"].as_str().unwrap().to_ascii_lowercase();
             for interface in truth.of(INTERFACES) {
                 if interface.to_string().to_ascii_lowercase().contains(&format!("{id}/")) {
@@ -668,6 +755,37 @@ impl Lawful for Model {
     }
 }
 
+/// The pools of all load balancers.
+fn pools_in(truth: &ArmTruth) -> BTreeMap<Target, Arc<Value>> {
+    let mut pools = BTreeMap::new();
+    for balancer in truth.of(BALANCERS) {
+        for pool in elements(balancer, POOLS) {
+            let target = Target::Pool {
+                group: "g".to_owned(),
+                balancer: name(balancer).to_owned(),
+                name: name(pool).to_owned(),
+            };
+            pools.insert(target, Arc::new(pool.clone()));
+        }
+    }
+    pools
+}
+
+/// Stores a pool, if its load balancer still exists.
+fn store_pool(truth: &mut ArmTruth, target: &Target, pool: &Value) {
+    truth.edit(BALANCERS, POOLS, |lists| {
+        let pools = lists.into_iter().flatten();
+        for existing in pools.filter(|existing| {
+            let id = existing["id"].as_str().unwrap();
+            matches!(target, Target::Pool { balancer, name: pool, .. }
+                if id.ends_with(&format!("/{balancer}/{POOLS}/{pool}")))
+        }) {
+            let addresses = pool["properties"][members::ADDRESSES].clone();
+            existing["properties"][members::ADDRESSES] = addresses;
+        }
+    });
+}
+
 /// Removes the pools of a load balancer from interfaces.
 fn detach(truth: &mut ArmTruth, balancer: &str) {
     let prefix = format!("{}/", balancer.to_ascii_lowercase());
@@ -688,4 +806,14 @@ fn load_balancers_keep_the_laws() {
 #[test]
 fn load_balancers_keep_the_laws_when_passes_run_at_the_same_time() {
     concurrent::histories(&model(), 100);
+}
+
+#[test]
+fn several_load_balancers_keep_the_laws() {
+    laws(&model_of_several(), 12);
+}
+
+#[test]
+fn several_load_balancers_keep_the_laws_when_passes_run_at_the_same_time() {
+    concurrent::histories(&model_of_several(), 100);
 }

@@ -24,6 +24,7 @@ use super::{
     desired::is_empty,
     document::{ArmChange, POOLS, Target, elements, name},
     names::{self, INTERNAL},
+    placement::NodePlacement,
     settings::BalancerSettings,
 };
 use crate::{
@@ -34,7 +35,7 @@ use crate::{
 /// The pools of an IP configuration.
 const POOLS_OF_CONFIGURATION: &str = "loadBalancerBackendAddressPools";
 /// The members of a pool of addresses.
-const ADDRESSES: &str = "loadBalancerBackendAddresses";
+pub(crate) const ADDRESSES: &str = "loadBalancerBackendAddresses";
 /// The configurations of network interfaces in scale sets and instances.
 const INTERFACES: &str = "networkInterfaceConfigurations";
 /// The least version of the network API for flexible scale sets.
@@ -63,6 +64,8 @@ pub(crate) struct MachineIndex {
     pub(crate) interfaces: BTreeMap<MachineId, Target>,
     /// The flexible scale set.
     pub(crate) sets: BTreeMap<MachineId, Target>,
+    /// The name of the flexible scale set or availability set, if the cluster has several load balancers.
+    pub(crate) vm_sets: BTreeMap<MachineId, String>,
 }
 
 /// The desired members of a load balancer's pools.
@@ -74,8 +77,8 @@ pub(crate) struct DesiredMembers {
     pub(crate) join: BTreeSet<Target>,
     /// Those of nodes that should not be members.
     pub(crate) leave: BTreeSet<Target>,
-    /// The addresses in pools of addresses: by pool, the addresses with the names of nodes. `None`: members are machines.
-    pub(crate) addresses: Option<BTreeMap<String, BTreeMap<String, String>>>,
+    /// The addresses in pools of addresses. `None`: members are machines, or members stay.
+    pub(crate) addresses: Option<PoolAddresses>,
     /// The ID of the network of pools of addresses.
     pub(crate) network: String,
     /// Whether no Service stays.
@@ -84,6 +87,44 @@ pub(crate) struct DesiredMembers {
     pub(crate) leaving: OwnNames,
     /// The pools of a load balancer that only exists in a plan.
     pub(crate) planned: Vec<PlannedPool>,
+}
+
+/// The addresses in the pools of load balancers.
+#[derive(Debug, Default)]
+pub(crate) struct PoolAddresses(BTreeMap<PoolName, BTreeMap<String, String>>);
+
+/// A pool by its names in lower case.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct PoolName {
+    balancer: String,
+    pool: String,
+}
+
+impl PoolName {
+    fn new(balancer: &str, pool: &str) -> Self {
+        Self {
+            balancer: balancer.to_ascii_lowercase(),
+            pool: pool.to_ascii_lowercase(),
+        }
+    }
+}
+
+impl PoolAddresses {
+    /// Adds a pool with the nodes that `has` accepts.
+    fn add(
+        &mut self,
+        balancer: &str,
+        (family, pool): &(IpFamily, String),
+        cluster: &ClusterView,
+        has: impl Fn(&ServiceNode) -> bool,
+    ) {
+        let groups = cluster.nodes.by_address(Some(*family), has);
+        let addresses = groups
+            .iter()
+            .map(|group| (group.address.to_string(), group.newest.view.name.clone()))
+            .collect();
+        self.0.insert(PoolName::new(balancer, pool), addresses);
+    }
 }
 
 /// A pool that only exists in a plan.
@@ -139,9 +180,35 @@ impl MachineIndex {
 }
 
 impl DesiredMembers {
-    /// The members that follow the nodes. Without a node that may be one, members stay.
+    /// The members of several load balancers follow the nodes. Without a node that may be one, members stay.
+    pub(crate) fn follow_placement(
+        &mut self,
+        cluster: &ClusterView,
+        placement: &NodePlacement,
+        settings: &BalancerSettings,
+    ) {
+        if !cluster.nodes.all().iter().any(|node| is_member(node, settings)) {
+            return;
+        }
+        let mut addresses = PoolAddresses::default();
+        for balancer in settings.several().iter().filter(|balancer| placement.needs(&balancer.name)) {
+            for is_internal in [false, true] {
+                let name = names::load_balancer(&balancer.name, is_internal);
+                if settings.is_pre_configured(&name) {
+                    continue;
+                }
+                for pool in &self.pools {
+                    addresses.add(&name, pool, cluster, |node| placement.has(&balancer.name, node));
+                }
+            }
+        }
+        self.addresses = Some(addresses);
+    }
+
+    /// The members of a load balancer follow the nodes. Without a node that may be one, members stay.
     pub(crate) fn follow(
         &mut self,
+        balancer: &str,
         cluster: &ClusterView,
         index: &MachineIndex,
         settings: &BalancerSettings,
@@ -151,16 +218,11 @@ impl DesiredMembers {
             return;
         }
         if settings.has_address_pools() {
-            let mut by_pool = BTreeMap::new();
-            for (family, pool) in &self.pools {
-                let groups = cluster.nodes.by_address(Some(*family), |node| is_member(node, settings));
-                let addresses: BTreeMap<_, _> = groups
-                    .iter()
-                    .map(|group| (group.address.to_string(), group.newest.view.name.clone()))
-                    .collect();
-                by_pool.insert(pool.clone(), addresses);
+            let mut addresses = PoolAddresses::default();
+            for pool in &self.pools {
+                addresses.add(balancer, pool, cluster, |node| is_member(node, settings));
             }
-            self.addresses = Some(by_pool);
+            self.addresses = Some(addresses);
             return;
         }
         for node in nodes {
@@ -194,6 +256,12 @@ impl DesiredMembers {
     }
 
     pub(crate) fn plan(&self, observed: &ObservedMembers) -> Plan<ArmChange> {
+        if let Some(addresses) = &self.addresses {
+            return Plan {
+                steps: self.pool_steps(addresses, observed),
+                ..Plan::default()
+            };
+        }
         // The part of the load balancer creates it.
         if observed.balancer.is_none() && self.planned.is_empty() {
             return Plan::default();
@@ -209,9 +277,6 @@ impl DesiredMembers {
             pools.extend(self.planned.iter().map(|pool| (pool.family, pool.id.clone())));
         }
         let mut steps = Vec::new();
-        if let Some(addresses) = &self.addresses {
-            steps.extend(self.pool_steps(addresses, observed));
-        }
         // Machines of others are members only if the load balancer has frontends of others.
         let releases_all = self.releases && is_empty(balancer, &self.leaving);
         for (target, document) in &observed.holders {
@@ -250,11 +315,7 @@ impl DesiredMembers {
     }
 
     /// The writes of pools of addresses.
-    fn pool_steps(
-        &self,
-        desired: &BTreeMap<String, BTreeMap<String, String>>,
-        observed: &ObservedMembers,
-    ) -> Vec<Step<ArmChange>> {
+    fn pool_steps(&self, desired: &PoolAddresses, observed: &ObservedMembers) -> Vec<Step<ArmChange>> {
         let mut steps = Vec::new();
         let empty = Arc::new(Value::Null);
         let planned = self
@@ -263,10 +324,15 @@ impl DesiredMembers {
             .filter(|pool| !observed.holders.contains_key(&pool.target))
             .map(|pool| (&pool.target, &empty));
         for (target, document) in observed.holders.iter().chain(planned) {
-            let Target::Pool { name: pool, .. } = target else {
+            let Target::Pool {
+                balancer, name: pool, ..
+            } = target
+            else {
                 continue;
             };
-            let Some(wanted) = desired.get(pool) else { continue };
+            let Some(wanted) = desired.0.get(&PoolName::new(balancer, pool)) else {
+                continue;
+            };
             let address = |member: &Value| {
                 let address = member.pointer("/properties/ipAddress").and_then(Value::as_str);
                 address.unwrap_or_default().to_owned()

@@ -1,47 +1,42 @@
 //! The [`PartModel`] of Azure: the parts of each Service, what is read for them, and the outputs of parts.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    net::IpAddr,
-    sync::Arc,
-    time::Duration,
-};
+mod address;
+mod balancer;
+mod link;
+mod security;
+
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
 
 use ccm_core::{
     Error, ErrorKind,
     load_balancer::{
         ClusterSnapshot, ClusterView, Effects, FormerLoadBalancer, Ingress, InvalidField, IpFamily, IpMode,
-        OwnNames, Ownership, ServiceEvent, ServiceId, ServiceNode, ServiceView,
+        OwnNames, Ownership, ServiceEvent, ServiceId, ServiceView,
     },
     plan::{
-        CheckResult, Fact, Member, Membership, Orphan, PartModel, PartOutput, Parts, Plan, RequiredFacts,
+        CheckResult, Fact, Member, Orphan, PartModel, PartOutput, Parts, Plan, RequiredFacts,
         document::{Document, named_owner},
         part_keys,
     },
 };
 use serde_json::Value;
 
+use self::balancer::{has_to_move, planned_balancer, serves};
 use super::{
     annotations as a,
-    desired::{
-        AddressUser, DNS_TAG, DesiredAddress, DesiredBalancer, DesiredFrontend, DesiredRules,
-        FrontendAddress, Need, Place, ServiceRules, is_empty, services_in,
-    },
+    desired::{DNS_TAG, DesiredAddress, DesiredBalancer, DesiredRules, Place, is_empty, services_in},
     directory::{
-        BalancerDirectory, family_of, frontend_id, frontend_ids_in, frontend_ids_of_link, has_elements,
-        ip_of, is_address_of, lists, ownership, part_of, private_ip, tags,
+        BalancerDirectory, family_of, frontend_id, has_elements, ip_of, is_address_of, lists, ownership,
+        part_of, tags,
     },
-    document::{
-        ArmChange, FRONTENDS, POOLS, Target, element_named, elements, fold, has_failed, is_changing, name,
-        reference, state,
-    },
-    members::{self, DesiredMembers, MachineIndex, ObservedMembers, PlannedPool},
+    document::{ArmChange, POOLS, Target, elements, fold, has_failed, is_changing, name, state},
+    members::{self, DesiredMembers, MachineIndex, ObservedMembers},
     names::{self, ServiceNames},
-    private_link::{DesiredLink, LinkRequest, LinkUser, ObservedLink, fold_link, is_of_cluster, owner_of},
-    rules::has_floating_ip,
-    security::{DesiredSecurity, NeededRule, NodeDestinations},
+    placement::{self, NodePlacement, unknown_balancers},
+    private_link::{DesiredLink, ObservedLink, fold_link, owner_of},
+    security::DesiredSecurity,
     settings::BalancerSettings,
-    spec::{self, AddressChoice, AddressSettings, PublicAddress, Spec},
+    spec::Spec,
 };
 
 part_keys! {
@@ -49,7 +44,8 @@ part_keys! {
     pub(crate) enum PartKey {
         /// A load balancer with its backend pools.
         Balancer(String) = "lb/";
-        /// The members of its backend pools.
+        /// The members of its backend pools. With several load balancers of each kind, one part has the pools of all of them: its name is
+        /// `*`.
         Members(String) = "members/";
         /// A public IP address.
         Address(String) = "pip/";
@@ -100,6 +96,8 @@ pub(crate) struct PartFacts {
     pub(crate) public_ids: BTreeMap<IpFamily, String>,
     /// The ID of the frontend for a private link service.
     pub(crate) frontend: Option<String>,
+    /// Whether the Service has no rules in this load balancer any more, since it moves to another one.
+    pub(crate) has_moved: bool,
     /// The unique ID of a load balancer. One that was deleted and created again has another one.
     pub(crate) balancer: Option<Fact<String>>,
 }
@@ -140,11 +138,6 @@ fn leaving_names(members: &[PartMember]) -> OwnNames {
     OwnNames::new(leaving.map(|member| &member.service.id), None)
 }
 
-/// Whether the load balancer of a Service only exists in a plan.
-fn has_planned_balancer(member: &PartMember) -> bool {
-    member.facts.iter().any(|(_, facts)| matches!(facts.balancer, Some(Fact::Later(_))))
-}
-
 /// Whether a document is that of a change that was only planned.
 fn is_planned(document: &Document) -> bool {
     state(document).is_empty()
@@ -165,522 +158,6 @@ impl Model {
         }
     }
 
-    /// The part of the network security group.
-    fn security_part(&self) -> Option<PartKey> {
-        let name = self.settings.conf.security_group_name.trim();
-        let part = format!("{}/{name}", self.settings.security_group_group);
-        (!name.is_empty()).then_some(PartKey::SecurityGroup(part))
-    }
-
-    /// The public IP address of a Service in this part.
-    fn address<'a>(
-        member: &'a PartMember,
-        part: &str,
-        directory: &BalancerDirectory,
-    ) -> Option<&'a PublicAddress> {
-        member.spec.addresses.iter().find(|address| address.part(directory) == part)
-    }
-
-    /// Whether a Service needs a load balancer as long as it is a member: it names it, or has elements in it. Others are members only to
-    /// delete one that was left behind.
-    fn keeps_balancer(&self, member: &PartMember, part: &str, directory: &BalancerDirectory) -> bool {
-        let spec = &member.spec;
-        let names_it = member.service.wants_load_balancer() && spec.balancer_part(&self.settings) == part;
-        let has_elements =
-            || directory.balancer(part).is_some_and(|balancer| has_elements(balancer, &spec.names));
-        !member.leaves() && (names_it || has_elements())
-    }
-
-    fn balancer_part(
-        &self,
-        part: &str,
-        members: &[PartMember],
-        cluster: &ClusterView,
-        inputs: &PartInputs,
-    ) -> DesiredBalancer {
-        let keeps = |member: &PartMember| self.keeps_balancer(member, part, &inputs.directory);
-        let wants = |member: &&PartMember| {
-            member.service.wants_load_balancer() && member.spec.balancer_part(&self.settings) == part
-        };
-        let active: Vec<_> = PartMember::active(members).filter(wants).collect();
-        let families = active.iter().flat_map(|member| member.spec.families.iter().copied());
-        let need = if !active.is_empty() {
-            Need::Full
-        } else if members.iter().any(keeps) {
-            Need::Unchanged
-        } else {
-            Need::None
-        };
-        let target = balancer_target(part);
-        let (_, balancer) = part.split_once('/').unwrap_or_default();
-        DesiredBalancer {
-            target,
-            need,
-            pools: spec::pools(&cluster.name, &families.collect()),
-            own_pools: members::pools(&cluster.name).into_iter().map(|(_, pool)| pool).collect(),
-            place: self.place(),
-            is_pre_configured: self.settings.is_pre_configured(balancer),
-            leaving: leaving_names(members),
-        }
-    }
-
-    fn members_part(
-        &self,
-        part: &str,
-        members: &[PartMember],
-        cluster: &ClusterView,
-        inputs: &PartInputs,
-    ) -> DesiredMembers {
-        let network = &self.settings.conf.vnet_name;
-        let mut desired = DesiredMembers {
-            pools: members::pools(&cluster.name),
-            network: self.settings.network_id(&self.settings.network_group, "virtualNetworks", network),
-            leaving: leaving_names(members),
-            ..DesiredMembers::default()
-        };
-        let (group, balancer) = part.split_once('/').unwrap_or_default();
-        if self.settings.is_pre_configured(balancer) {
-            return desired;
-        }
-        let planned: Vec<_> =
-            PartMember::active(members).filter(|member| has_planned_balancer(member)).collect();
-        if !planned.is_empty() {
-            let families: BTreeSet<_> = planned.iter().flat_map(|member| &member.spec.families).collect();
-            let pools =
-                members::pools(&cluster.name).into_iter().filter(|(family, _)| families.contains(family));
-            desired.planned = pools
-                .map(|(family, name)| PlannedPool {
-                    family,
-                    id: format!("{}/{POOLS}/{name}", self.settings.balancer_id(part)),
-                    target: Target::Pool {
-                        group: group.to_owned(),
-                        balancer: balancer.to_owned(),
-                        name,
-                    },
-                })
-                .collect();
-        }
-        let keeps = |member: &PartMember| self.keeps_balancer(member, part, &inputs.directory);
-        // A Service that names another load balancer now only waits to leave.
-        let follows =
-            |member: &PartMember| member.follows_nodes() && member.spec.balancer_part(&self.settings) == part;
-        if !members.iter().any(keeps) {
-            desired.release(cluster, &inputs.machines, &self.settings);
-        } else if members.iter().any(follows) {
-            desired.follow(cluster, &inputs.machines, &self.settings);
-        }
-        desired
-    }
-
-    fn address_part(
-        &self,
-        part: &str,
-        members: &[PartMember],
-        cluster: &ClusterView,
-        inputs: &PartInputs,
-    ) -> DesiredAddress {
-        let directory = &inputs.directory;
-        let users = members.iter().map(|member| {
-            let address = Self::address(member, part, directory);
-            let (is_creator, prefix) = match address.map(|address| &address.choice) {
-                Some(AddressChoice::Managed { prefix, .. }) => (true, prefix.clone()),
-                _ => (false, None),
-            };
-            let (need, settings) = match member.membership {
-                Membership::Active => (Need::Full, member.spec.address_settings.clone()),
-                Membership::Frozen(_) => (Need::Unchanged, AddressSettings::default()),
-                Membership::Leaving => (Need::None, AddressSettings::default()),
-            };
-            AddressUser {
-                service: member.service.id.clone(),
-                names: member.spec.names.clone(),
-                need,
-                is_creator,
-                prefix,
-                settings,
-            }
-        });
-        let families =
-            members.iter().filter_map(|member| Some(Self::address(member, part, directory)?.family));
-        // The part may have the IP address in place of the name.
-        let existing = directory.address(part).map(part_of);
-        let (group, name) = existing.as_deref().unwrap_or(part).split_once('/').unwrap_or_default();
-        DesiredAddress {
-            target: Target::Address {
-                group: group.to_owned(),
-                name: name.to_owned(),
-            },
-            users: users.collect(),
-            family: families.into_iter().next().unwrap_or(IpFamily::V4),
-            cluster: cluster.name.to_string(),
-            ownership_tag: cluster.ownership_tag.clone(),
-            zones: inputs.zones.clone(),
-            place: self.place(),
-        }
-    }
-
-    fn rules_part(
-        &self,
-        part: &str,
-        members: &[PartMember],
-        cluster: &ClusterView,
-        inputs: &PartInputs,
-    ) -> DesiredRules {
-        let mut services = Vec::new();
-        for member in PartMember::active(members) {
-            if member.spec.balancer_part(&self.settings) != part {
-                continue;
-            }
-            for (family, set) in &member.spec.rules {
-                services.push(ServiceRules {
-                    frontend: self.frontend(member, *family, inputs),
-                    pool: names::pool(&cluster.name, *family),
-                    rules: set.rules.clone(),
-                    probes: set.probes.clone(),
-                });
-            }
-        }
-        let changing = members.iter().filter(|member| {
-            let is_active = member.membership == Membership::Active;
-            is_active || member.leaves()
-        });
-        DesiredRules {
-            target: balancer_target(part),
-            id: self.settings.balancer_id(part),
-            is_planned: PartMember::active(members).any(has_planned_balancer),
-            services,
-            names: OwnNames::new(changing.map(|member| &member.service.id), None),
-            linked: self.linked_frontends(part, members, &inputs.directory),
-        }
-    }
-
-    /// The names of frontends that private link services use, in lower case. When a Service leaves, its private link service is deleted
-    /// before.
-    fn linked_frontends(
-        &self,
-        part: &str,
-        members: &[PartMember],
-        directory: &BalancerDirectory,
-    ) -> BTreeSet<String> {
-        let leaving = leaving_names(members);
-        let begin = frontend_id(&self.settings.balancer_id(part), "").to_ascii_lowercase();
-        let used = directory.links.iter().flat_map(|link| frontend_ids_of_link(link));
-        let names = used.filter_map(|id| id.strip_prefix(&begin).map(str::to_owned));
-        names.filter(|name| !leaving.prove(name)).collect()
-    }
-
-    /// The part of the private link service of a Service that asks for one: that of its frontend, or a new one.
-    fn link_part(&self, spec: &Spec, directory: &BalancerDirectory) -> Option<String> {
-        let link = spec.link.as_ref()?;
-        let balancer = directory.balancer(&spec.balancer_part(&self.settings));
-        let frontends = balancer.map(|balancer| frontend_ids_in(balancer, &spec.names)).unwrap_or_default();
-        let existing = directory.links_at(&frontends).next().map(part_of);
-        let part = link.part();
-        // Names differ in their case alone.
-        let named = || directory.link(&part).map(part_of);
-        Some(existing.or_else(named).unwrap_or(part))
-    }
-
-    /// The parts of the private link services that a Service created, or that its frontends have.
-    fn own_links(
-        service: &ServiceView,
-        spec: &Spec,
-        cluster: &ClusterView,
-        directory: &BalancerDirectory,
-    ) -> Vec<PartKey> {
-        let frontends = directory.frontend_ids(&spec.names);
-        let owner = service.id.to_string();
-        let mut parts = Vec::new();
-        for link in &directory.links {
-            let is_own = owner_of(link) == owner || !frontend_ids_of_link(link).is_disjoint(&frontends);
-            if is_own && is_of_cluster(link, &cluster.name, &cluster.ownership_tag) {
-                parts.push(PartKey::Link(part_of(link)));
-            }
-        }
-        parts.extend(spec.former_link.clone().map(PartKey::Link));
-        parts
-    }
-
-    fn private_link(
-        &self,
-        part: &str,
-        members: &[PartMember],
-        cluster: &ClusterView,
-        inputs: &PartInputs,
-    ) -> DesiredLink {
-        let directory = &inputs.directory;
-        let (group, name) = part.split_once('/').unwrap_or_default();
-        let mut users = Vec::new();
-        for member in members {
-            let (need, request) = match &member.membership {
-                Membership::Active => (Need::Full, self.link_request(part, member, directory)),
-                Membership::Frozen(_) => (Need::Unchanged, None),
-                Membership::Leaving => (Need::None, None),
-            };
-            users.push(LinkUser {
-                service: member.service.id.clone(),
-                need,
-                request,
-                frontends: directory.frontend_ids(&member.spec.names),
-            });
-        }
-        DesiredLink {
-            target: Target::LinkService {
-                group: group.to_owned(),
-                name: name.to_owned(),
-            },
-            users,
-            cluster: cluster.name.to_string(),
-            ownership_tag: cluster.ownership_tag.clone(),
-            place: self.place(),
-        }
-    }
-
-    /// What a Service asks for in this part. `None`: its frontend has another private link service, which it shares as soon as the
-    /// listings show its frontend.
-    fn link_request(
-        &self,
-        part: &str,
-        member: &PartMember,
-        directory: &BalancerDirectory,
-    ) -> Option<LinkRequest> {
-        let spec = member.spec.link.clone()?;
-        let frontend = member.facts.iter().find_map(|(_, facts)| facts.frontend.clone())?;
-        let frontends = BTreeSet::from([frontend.to_ascii_lowercase()]);
-        let has_other = directory.links_at(&frontends).any(|link| !part_of(link).eq_ignore_ascii_case(part));
-        if has_other {
-            return None;
-        }
-        Some(LinkRequest {
-            frontend,
-            subnet: subnet_target(&self.settings, &spec.subnet),
-            subnet_id: self.settings.subnet_id(&spec.subnet),
-            spec,
-        })
-    }
-
-    /// Why a Service cannot have the private link service of this part.
-    fn link_problems(
-        part: &str,
-        member: &PartMember,
-        members: &[PartMember],
-        cluster: &ClusterView,
-        inputs: &PartInputs,
-    ) -> Vec<InvalidField> {
-        let Some(link) = &member.spec.link else {
-            return Vec::new();
-        };
-        let mut invalid = Vec::new();
-        if let Some(subnet) = inputs.subnets.get(&link.subnet) {
-            for address in &link.addresses {
-                if !subnet.prefixes.iter().any(|prefix| prefix.contains(&IpAddr::V4(*address))) {
-                    let problem = format!("{address} is not in subnet {}", link.subnet);
-                    invalid.push(InvalidField::annotation(a::LINK_ADDRESSES, problem));
-                }
-            }
-        }
-        let Some(existing) = inputs.directory.link(part) else {
-            return invalid;
-        };
-        let name = name(existing);
-        if !is_of_cluster(existing, &cluster.name, &cluster.ownership_tag) {
-            let problem = format!(
-                "private link service {name} does not have the tags of this cluster; delete it, or choose another name or frontend"
-            );
-            invalid.push(InvalidField::annotation(a::LINK_CREATE, problem));
-            return invalid;
-        }
-        let owner = owner_of(existing);
-        let is_other = |other: &&PartMember| {
-            let service = other.service.id.to_string();
-            service == owner && other.service.id != member.service.id && !other.leaves()
-        };
-        if members.iter().any(|other| is_other(&other)) {
-            if link.has_settings {
-                let problem = format!(
-                    "private link service {name} belongs to Service {owner}; remove the annotations azure-pls-* except azure-pls-create to share it"
-                );
-                invalid.push(InvalidField::annotation(a::LINK_CREATE, problem));
-            }
-            return invalid;
-        }
-        let chosen = link.chosen_name.as_deref();
-        if chosen.is_some_and(|chosen| !chosen.eq_ignore_ascii_case(name)) {
-            let problem = format!(
-                "the frontend has private link service {name}, whose name cannot change; {KEEP_LINK}"
-            );
-            invalid.push(InvalidField::annotation(a::LINK_NAME, problem));
-        }
-        let (group, _) = part.split_once('/').unwrap_or_default();
-        if !group.eq_ignore_ascii_case(&link.group) {
-            let problem = format!(
-                "private link service {name} is in resource group {group}, which cannot change; {KEEP_LINK}"
-            );
-            invalid.push(InvalidField::annotation(a::LINK_GROUP, problem));
-        }
-        invalid
-    }
-
-    fn frontend(&self, member: &PartMember, family: IpFamily, inputs: &PartInputs) -> DesiredFrontend {
-        let spec = &member.spec;
-        let pinned = spec.pinned.iter().copied().find(|address| IpFamily::of(*address) == family);
-        let public = spec.addresses.iter().find(|address| address.family == family);
-        let (address, at) = match public {
-            Some(address) => {
-                let id = public_id(member, family)
-                    .unwrap_or_else(|| self.settings.address_id(&address.part(&inputs.directory)));
-                let at = id.rsplit('/').next().unwrap_or_default().to_owned();
-                (FrontendAddress::Public(id), at)
-            }
-            None => {
-                let subnet = spec.subnet_name(&self.settings);
-                let prefixes = inputs.subnets.get(subnet).map(|subnet| subnet.prefixes.as_slice());
-                let is_in_subnet = |address: &IpAddr| {
-                    prefixes.unwrap_or_default().iter().any(|prefix| prefix.contains(address))
-                };
-                let address = FrontendAddress::Private {
-                    family,
-                    subnet: self.settings.subnet_id(subnet),
-                    is_subnet_chosen: spec.subnet.is_some(),
-                    pinned,
-                    previous: member
-                        .service
-                        .status_addresses()
-                        .find(|address| IpFamily::of(*address) == family && is_in_subnet(address)),
-                    zones: inputs.zones.clone(),
-                };
-                (address, pinned.map(|pinned| pinned.to_string()).unwrap_or_default())
-            }
-        };
-        DesiredFrontend {
-            name: spec.names.frontend(family),
-            spare_name: spec.names.spare_frontend(family, &at),
-            address,
-        }
-    }
-
-    /// The addresses that a Service has now.
-    fn known_addresses(member: &PartMember) -> BTreeMap<IpFamily, Fact<IpAddr>> {
-        let all = member.facts.iter().flat_map(|(_, facts)| &facts.addresses);
-        all.map(|(family, address)| (*family, address.clone())).collect()
-    }
-
-    fn security_group(
-        &self,
-        part: &str,
-        members: &[PartMember],
-        cluster: &ClusterView,
-        inputs: &PartInputs,
-    ) -> DesiredSecurity {
-        let (group, name) = part.split_once('/').unwrap_or_default();
-        let mut desired = DesiredSecurity {
-            target: Target::SecurityGroup {
-                group: group.to_owned(),
-                name: name.to_owned(),
-            },
-            rules: BTreeMap::new(),
-            addresses: BTreeSet::new(),
-            kept: BTreeMap::new(),
-            nodes: NodeDestinations {
-                addresses: cluster.nodes.all().iter().flat_map(node_addresses).collect(),
-                ..NodeDestinations::default()
-            },
-            tags: self.settings.tags.clone(),
-        };
-        for member in members {
-            let (service, spec) = (&member.service, &member.spec);
-            let is_active = member.membership == Membership::Active;
-            let known = Self::known_addresses(member);
-            let mut addresses = inputs.directory.addresses_of(service, &spec.names, &cluster.name);
-            addresses.extend(service.status_addresses());
-            addresses.extend(known.values().filter_map(Fact::known));
-            addresses.extend(&spec.additional);
-            for address in &spec.addresses {
-                let existing = inputs.directory.address(&address.part(&inputs.directory));
-                addresses.extend(existing.and_then(ip_of));
-            }
-            // As long as the address of an active Service is not known, it keeps what it has.
-            if (is_active && known.is_empty()) || (!is_active && !member.leaves()) {
-                desired.keep(service, &addresses, &inputs.directory.ports_of(service, &spec.names));
-                continue;
-            }
-            desired.addresses.extend(addresses);
-            let sources = &spec.sources;
-            for family in &spec.families {
-                if !has_floating_ip(service, *family) {
-                    let rules = sources.rules(service, *family);
-                    desired.nodes.rules.extend(rules.into_iter().map(|rule| rule.name));
-                }
-            }
-            if !is_active || a::is_true(service, a::NO_SECURITY_RULES) {
-                continue;
-            }
-            let additional =
-                spec.additional.iter().map(|address| (IpFamily::of(*address), Fact::Known(*address)));
-            for family in known.keys().filter(|family| !has_floating_ip(service, **family)) {
-                let groups =
-                    cluster.nodes.by_address(Some(*family), |node| members::is_member(node, &self.settings));
-                if groups.is_empty() {
-                    // Without a node that may be a member, members stay.
-                    desired.nodes.keep(service);
-                }
-                for rule in sources.rules(service, *family) {
-                    for group in &groups {
-                        desired.add(NeededRule::Allow(rule.clone()), &Fact::Known(group.address));
-                    }
-                }
-            }
-            let with_floating_ip = known
-                .into_iter()
-                .filter(|(family, _)| has_floating_ip(service, *family))
-                .chain(additional);
-            for (family, address) in with_floating_ip {
-                for rule in sources.rules(service, family) {
-                    desired.add(NeededRule::Allow(rule), &address);
-                }
-                if sources.denies_others {
-                    desired.add(NeededRule::Deny(family), &address);
-                }
-            }
-        }
-        desired
-    }
-
-    /// The addresses of the frontends of a Service: `None` if one is missing or has no address yet.
-    fn served(member: &PartMember, balancer: &Document) -> Option<BTreeMap<IpFamily, Fact<IpAddr>>> {
-        let known = Self::known_addresses(member);
-        let mut served = BTreeMap::new();
-        for family in &member.spec.families {
-            let frontend = Self::frontend_of(member, balancer.fields(), *family)?;
-            let address = match (reference(frontend, "publicIPAddress"), private_ip(frontend)) {
-                (Some(_), _) => known.get(family).cloned(),
-                (None, Some(address)) => Some(Fact::Known(address)),
-                (None, None) if is_planned(balancer) => {
-                    Some(Fact::Later(format!("the address of frontend {}", name(frontend)).into()))
-                }
-                (None, None) => None,
-            };
-            served.insert(*family, address?);
-        }
-        Some(served)
-    }
-
-    /// The frontend of a Service: that with its address, which may have the name of another Service.
-    fn frontend_of<'a>(member: &PartMember, balancer: &'a Value, family: IpFamily) -> Option<&'a Value> {
-        let spec = &member.spec;
-        if spec.is_internal {
-            let pinned = spec.pinned.iter().find(|address| IpFamily::of(**address) == family);
-            let mut frontends = elements(balancer, FRONTENDS);
-            let pinned =
-                frontends.find(|frontend| pinned.is_some() && private_ip(frontend) == pinned.copied());
-            return pinned.or_else(|| element_named(balancer, FRONTENDS, &spec.names.frontend(family)));
-        }
-        let id = public_id(member, family)?;
-        elements(balancer, FRONTENDS).find(|frontend| {
-            reference(frontend, "publicIPAddress").is_some_and(|public| public.eq_ignore_ascii_case(&id))
-        })
-    }
-
     /// Events about a valid Service.
     fn events(
         &self,
@@ -693,6 +170,7 @@ impl Model {
         let id = &service.id;
         let mut events = Vec::new();
         match key {
+            PartKey::Members(_) if !self.settings.several().is_empty() => {}
             PartKey::Members(part) if !self.settings.has_address_pools() => {
                 let (_, balancer) = part.split_once('/').unwrap_or_default();
                 if !self.settings.is_pre_configured(balancer) {
@@ -723,6 +201,22 @@ impl Model {
                     );
                     events.push(ServiceEvent::warning(id, "LoadBalancerAnnotationIgnored", text));
                 }
+                let unknown = unknown_balancers(service, &self.settings);
+                if !unknown.is_empty() {
+                    let text = if self.settings.several().is_empty() {
+                        format!(
+                            "{} has no effect without multipleStandardLoadBalancerConfigurations",
+                            a::CONFIGURATIONS
+                        )
+                    } else {
+                        format!(
+                            "{} names load balancers that the cloud config does not have: {}",
+                            a::CONFIGURATIONS,
+                            unknown.join(", ")
+                        )
+                    };
+                    events.push(ServiceEvent::warning(id, "LoadBalancerAnnotationIgnored", text));
+                }
             }
             PartKey::Address(part) => {
                 let address = inputs.directory.address(part);
@@ -742,14 +236,31 @@ impl Model {
     }
 }
 
-/// The ID of the public IP address of a Service, if its part has been built.
-fn public_id(member: &PartMember, family: IpFamily) -> Option<String> {
-    member.facts.iter().find_map(|(_, facts)| facts.public_ids.get(&family).cloned())
-}
-
-/// The addresses of a node of both families, as destinations of packets.
-fn node_addresses(node: &ServiceNode) -> impl Iterator<Item = IpAddr> {
-    [IpFamily::V4, IpFamily::V6].into_iter().filter_map(|family| node.address(Some(family)))
+impl Model {
+    /// The Warning about nodes that no load balancer has, on one of the Services.
+    fn unplaced_nodes(
+        &self,
+        members: &[PartMember],
+        cluster: &ClusterView,
+        inputs: &PartInputs,
+    ) -> Option<ServiceEvent> {
+        let first = PartMember::active(members).next()?;
+        if self.settings.several().is_empty() {
+            return None;
+        }
+        let needs = self.balancer_needs(members, &inputs.directory);
+        let placement =
+            NodePlacement::new(cluster, &inputs.directory, &inputs.machines, &needs, &self.settings);
+        if placement.unplaced.is_empty() {
+            return None;
+        }
+        let nodes: Vec<&str> = placement.unplaced.iter().map(String::as_str).collect();
+        let text = format!(
+            "no load balancer that has a Service accepts nodes {}; they need one in multipleStandardLoadBalancerConfigurations with their primaryVMSet, a nodeSelector that matches, or none",
+            nodes.join(", ")
+        );
+        Some(ServiceEvent::warning(&first.service.id, "FailedToFindLoadBalancerForNode", text))
+    }
 }
 
 /// A subnet of the cluster's network.
@@ -784,6 +295,12 @@ impl PartModel for Model {
         crate::NAME
     }
 
+    fn selects_by_labels(&self, _: &ServiceView) -> bool {
+        let mut selectors =
+            self.settings.several().iter().filter_map(|balancer| balancer.node_selector.as_ref());
+        selectors.any(|selector| !selector.is_empty())
+    }
+
     fn spec(&self, service: &ServiceView, cluster: &ClusterView) -> Spec {
         Spec::of(service, &cluster.name, &self.settings)
     }
@@ -795,26 +312,49 @@ impl PartModel for Model {
         directory: &BalancerDirectory,
     ) -> Parts<PartKey> {
         let spec = self.spec(service, cluster);
-        let own = spec.balancer_part(&self.settings);
-        let mut named = vec![PartKey::Balancer(own.clone()), PartKey::Members(own.clone())];
+        let own = self.balancer_part(service, &spec, directory);
+        let has_several = !self.settings.several().is_empty();
+        let parts = placement::balancer_parts(&self.settings, &cluster.name);
+        let with_members = |part: &str| {
+            let members = if has_several {
+                format!("{}/*", self.settings.balancer_group)
+            } else {
+                part.to_owned()
+            };
+            [PartKey::Balancer(part.to_owned()), PartKey::Members(members)]
+        };
+        let wants = service.wants_load_balancer();
+        let mut named = with_members(&own).to_vec();
         named.extend(spec.addresses.iter().map(|address| PartKey::Address(address.part(directory))));
+        if has_several && wants {
+            // The address is free again only when its former frontend is gone. As long as the Service has no frontend, it may have had one
+            // in any of the others.
+            let has_rules = |document: &Value| has_elements(document, &spec.names);
+            let is_placed = directory.balancer(&own).is_some_and(has_rules);
+            for part in &parts {
+                let is_of_kind = names::is_internal(part) == spec.is_internal && *part != own;
+                let document = directory.balancer(part);
+                if is_of_kind && document.is_some_and(|document| !is_placed || has_rules(document)) {
+                    named.push(PartKey::Rules(part.clone()));
+                }
+            }
+        }
         named.push(PartKey::Rules(own.clone()));
-        if !service.wants_load_balancer() {
+        if !wants {
             // A load balancer of the other kind may be being created for an earlier spec.
-            let other = self.settings.balancer(&cluster.name, !spec.is_internal);
-            let other = format!("{}/{other}", self.settings.balancer_group);
-            named.extend([
-                PartKey::Balancer(other.clone()),
-                PartKey::Members(other.clone()),
-                PartKey::Rules(other),
-            ]);
+            let other = match own.strip_suffix(names::INTERNAL) {
+                Some(external) if spec.is_internal => external.to_owned(),
+                _ => format!("{own}{}", names::INTERNAL),
+            };
+            named.extend(with_members(&other));
+            named.push(PartKey::Rules(other));
         }
         let own_links = Self::own_links(service, &spec, cluster, directory);
-        if !service.wants_load_balancer() {
+        if !wants {
             // A Service leaves them before the frontends that they use.
             named.extend(own_links.iter().cloned());
         }
-        named.extend(self.link_part(&spec, directory).map(PartKey::Link));
+        named.extend(self.link_part(service, &spec, directory).map(PartKey::Link));
         named.extend(self.security_part());
         let may_be_own = |address: &&Arc<Value>| match ownership(address, &cluster.ownership_tag) {
             // Also one that was created for another Service, and that this one used.
@@ -828,30 +368,40 @@ impl PartModel for Model {
             .filter(may_be_own)
             .map(|address| PartKey::Address(part_of(address)))
             .collect();
+        let has_own =
+            |part: &str| directory.balancer(part).is_some_and(|document| has_elements(document, &spec.names));
+        // The addresses of the Service are left with one external load balancer.
+        let mut external = parts.iter().filter(|part| !names::is_internal(part));
+        let with_addresses = external
+            .clone()
+            .find(|part| has_own(part))
+            .or_else(|| external.clone().find(|part| **part == own))
+            .or_else(|| external.next());
         let mut tagged = Vec::new();
-        for is_internal in [false, true] {
-            let balancer = self.settings.balancer(&cluster.name, is_internal);
-            let part = format!("{}/{balancer}", self.settings.balancer_group);
-            let document = directory.balancer(&part);
-            let addresses = if is_internal {
-                &[][..]
-            } else {
+        for part in &parts {
+            let addresses = if Some(part) == with_addresses {
                 addresses.as_slice()
+            } else {
+                &[]
             };
-            let has_traces =
-                !addresses.is_empty() || document.is_some_and(|document| has_elements(document, &spec.names));
+            let has_traces = !addresses.is_empty() || has_own(part);
             // A load balancer without frontends may be left of a process that was killed.
-            let is_left_over =
-                part != own && document.is_some_and(|document| is_empty(document, &OwnNames::default()));
+            let is_left_over = *part != own
+                && directory.balancer(part).is_some_and(|document| {
+                    let pools = members::pools(&cluster.name);
+                    let mut own_pools = elements(document, POOLS)
+                        .filter(|pool| pools.iter().any(|(_, own)| own.eq_ignore_ascii_case(name(pool))));
+                    is_empty(document, &OwnNames::default()) && own_pools.next().is_some()
+                });
             if !has_traces && !is_left_over {
                 continue;
             }
             // All parts of a kind, in the same order whatever has been deleted already: rules are left before addresses, and
             // addresses before members and load balancers.
-            tagged.extend([PartKey::Balancer(part.clone()), PartKey::Members(part.clone())]);
+            tagged.extend(with_members(part));
             tagged.extend(addresses.iter().cloned());
             if has_traces {
-                tagged.push(PartKey::Rules(part));
+                tagged.push(PartKey::Rules(part.clone()));
             }
         }
         tagged.extend(own_links);
@@ -873,14 +423,12 @@ impl PartModel for Model {
             let what = format!("public IP address {}", name(address));
             return FormerLoadBalancer::new(what, &ownership(address, &cluster.ownership_tag), true);
         }
-        for is_internal in [false, true] {
-            let balancer = self.settings.balancer(&cluster.name, is_internal);
-            let part = format!("{}/{balancer}", self.settings.balancer_group);
+        for part in placement::balancer_parts(&self.settings, &cluster.name) {
             let Some(document) = directory.balancer(&part) else {
                 continue;
             };
             if has_elements(document, &spec.names) {
-                return FormerLoadBalancer::Ours(format!("rules of load balancer {balancer}"));
+                return FormerLoadBalancer::Ours(format!("rules of load balancer {}", name(document)));
             }
         }
         FormerLoadBalancer::Missing
@@ -913,7 +461,7 @@ impl PartModel for Model {
             let part = part_of(link);
             specs.iter().any(|(service, spec)| {
                 service.id.to_string() == owner
-                    || self.link_part(spec, directory).is_some_and(|known| known == part)
+                    || self.link_part(service, spec, directory).is_some_and(|known| known == part)
             })
         };
         let links = directory.links.iter().filter(|link| {
@@ -936,6 +484,9 @@ impl PartModel for Model {
         inputs: &PartInputs,
     ) -> CheckResult {
         let mut result = CheckResult::default();
+        if let PartKey::Members(_) = key {
+            result.events.extend(self.unplaced_nodes(members, cluster, inputs));
+        }
         let conflicts = self.port_conflicts(members, &inputs.directory);
         for member in PartMember::active(members) {
             let (service, spec) = (&member.service, &member.spec);
@@ -964,6 +515,8 @@ impl PartModel for Model {
                     invalid.push(InvalidField::annotation(a::DNS_LABEL, problem));
                 }
             }
+            invalid
+                .extend(placement::place_service(service, spec, &inputs.directory, &self.settings).problem);
             if let PartKey::Link(part) = key {
                 invalid.extend(Self::link_problems(part, member, members, cluster, inputs));
             }
@@ -996,14 +549,18 @@ impl PartModel for Model {
     ) -> DesiredPart {
         match key {
             PartKey::Balancer(part) => {
-                DesiredPart::Balancer(self.balancer_part(part, members, cluster, inputs))
+                DesiredPart::Balancer(self.desired_balancer(part, members, cluster, inputs))
             }
-            PartKey::Members(part) => DesiredPart::Members(self.members_part(part, members, cluster, inputs)),
-            PartKey::Address(part) => DesiredPart::Address(self.address_part(part, members, cluster, inputs)),
-            PartKey::Rules(part) => DesiredPart::Rules(self.rules_part(part, members, cluster, inputs)),
-            PartKey::Link(part) => DesiredPart::Link(self.private_link(part, members, cluster, inputs)),
+            PartKey::Members(part) => {
+                DesiredPart::Members(self.desired_members(part, members, cluster, inputs))
+            }
+            PartKey::Address(part) => {
+                DesiredPart::Address(self.desired_address(part, members, cluster, inputs))
+            }
+            PartKey::Rules(part) => DesiredPart::Rules(self.desired_rules(part, members, cluster, inputs)),
+            PartKey::Link(part) => DesiredPart::Link(self.desired_link(part, members, cluster, inputs)),
             PartKey::SecurityGroup(part) => {
-                DesiredPart::SecurityGroup(self.security_group(part, members, cluster, inputs))
+                DesiredPart::SecurityGroup(self.desired_security(part, members, cluster, inputs))
             }
         }
     }
@@ -1156,7 +713,9 @@ impl PartModel for Model {
                 });
             }
             (PartKey::Members(_), ObservedPart::Members(observed)) => {
-                if observed.balancer.is_none() && !has_planned_balancer(member) {
+                // Several load balancers are members of one part, which a Service joins after its own.
+                let has_balancer = observed.balancer.is_some() || !self.settings.several().is_empty();
+                if !has_balancer && planned_balancer(member).is_none() {
                     return None;
                 }
             }
@@ -1178,6 +737,15 @@ impl PartModel for Model {
                 };
                 output.facts.public_ids.insert(family, id);
             }
+            (PartKey::Rules(part), ObservedPart::Document(document)) if !serves(member, part) => {
+                let balancer = document.as_ref().map(Document::fields);
+                if balancer.is_some_and(|balancer| has_elements(balancer, &member.spec.names)) {
+                    return None;
+                }
+                output.facts.has_moved = true;
+            }
+            // The address still belongs to the frontend in another load balancer.
+            (PartKey::Rules(_), ObservedPart::Document(_)) if has_to_move(member) => return None,
             (PartKey::Rules(_), ObservedPart::Document(document)) => {
                 let spec = &member.spec;
                 let served = Self::served(member, document.as_ref()?)?;
@@ -1222,11 +790,16 @@ impl PartModel for Model {
     }
 
     fn required_facts(&self, key: &PartKey, earlier: &PartKey) -> RequiredFacts {
+        let has_several = !self.settings.several().is_empty();
         match (key, earlier) {
-            // Members and rules need the load balancer, a frontend a finished address, and a private link service its frontend.
+            // Members and rules need the load balancer, a frontend a finished address, and a private link service its frontend. The rules
+            // of a Service that moves are removed from the load balancer that it had when the new one has all but these, and before they
+            // are created there.
             (PartKey::Members(_) | PartKey::Rules(_), PartKey::Balancer(_))
+            | (PartKey::Rules(_), PartKey::Rules(_))
             | (PartKey::Link(_), PartKey::Rules(_))
             | (PartKey::Rules(_) | PartKey::SecurityGroup(_), PartKey::Address(_)) => RequiredFacts::Finished,
+            (PartKey::Rules(_), PartKey::Members(_)) if has_several => RequiredFacts::Finished,
             // When the last Service leaves, members leave beside everything else, and its address is deleted beside the load balancer.
             (_, PartKey::Members(_)) | (PartKey::Address(_), PartKey::Balancer(_)) => {
                 RequiredFacts::Independent
@@ -1236,7 +809,5 @@ impl PartModel for Model {
     }
 }
 
-/// What to do if a private link service cannot become what a Service asks for.
-const KEEP_LINK: &str = "set azure-pls-create to \"false\" until it is deleted, or correct the annotation";
 /// The wait for a change that another process began.
 const FIRST_WAIT: Duration = Duration::from_secs(1);

@@ -117,6 +117,14 @@ pub(crate) fn pool(cluster: &str, family: IpFamily) -> String {
     format!("{cluster}{end}")
 }
 
+/// The backend pools that the Go cloud-controller-manager creates for a Service with `externalTrafficPolicy: Local`, of both families, if
+/// the cluster has several load balancers.
+pub(crate) fn local_pools(service: &ServiceId) -> [String; 2] {
+    let name = format!("{}-{}", service.namespace, service.name).to_ascii_lowercase();
+    let v6 = format!("{name}-ipv6");
+    [name, v6]
+}
+
 /// A security rule that admits clients: Services with the same protocol, sources and ports share it.
 pub(crate) fn allow_rule(family: IpFamily, protocol: &str, sources: &[String], ports: &[String]) -> String {
     let sorted = |items: &[String]| {

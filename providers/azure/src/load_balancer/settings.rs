@@ -2,7 +2,7 @@
 
 use super::names;
 use crate::{
-    config::{CloudConf, Settings},
+    config::{CloudConf, MultipleLoadBalancer, Settings},
     tags::ResourceTags,
 };
 
@@ -57,6 +57,11 @@ impl BalancerSettings {
             name => name,
         };
         names::load_balancer(name, is_internal)
+    }
+
+    /// The load balancers of which each kind has one; empty: one of each kind.
+    pub(crate) fn several(&self) -> &[MultipleLoadBalancer] {
+        &self.conf.multiple_load_balancers
     }
 
     /// The ID of a resource of Microsoft.Network.

@@ -16,7 +16,6 @@ use super::{
     document::{FRONTENDS, RULES, element_named, elements, frontend_of_rule, name, reference},
     model::{Model, PartMember},
     rules::BalancingRule,
-    spec::Spec,
 };
 use crate::client::field;
 
@@ -77,7 +76,7 @@ impl Model {
         let mut by_address: BTreeMap<SharedAddress, Vec<AddressClaim<'_>>> = BTreeMap::new();
         for member in PartMember::active(members).filter(|member| member.service.wants_load_balancer()) {
             for (family, set) in &member.spec.rules {
-                let Some(address) = self.shared_address(&member.spec, *family, directory) else {
+                let Some(address) = self.shared_address(member, *family, directory) else {
                     continue;
                 };
                 let claim = AddressClaim {
@@ -115,17 +114,18 @@ impl Model {
     /// The address of a Service, if others can have it, too.
     fn shared_address(
         &self,
-        spec: &Spec,
+        member: &PartMember,
         family: IpFamily,
         directory: &BalancerDirectory,
     ) -> Option<SharedAddress> {
+        let spec = &member.spec;
         if !spec.is_internal {
             let address = spec.addresses.iter().find(|address| address.family == family)?;
             return Some(SharedAddress::Public(address.part(directory)));
         }
         let pinned = spec.pinned.iter().copied().find(|address| IpFamily::of(*address) == family);
         let present = || {
-            let balancer = directory.balancer(&spec.balancer_part(&self.settings))?;
+            let balancer = directory.balancer(&self.balancer_part(&member.service, spec, directory))?;
             private_ip(element_named(balancer, FRONTENDS, &spec.names.frontend(family))?)
         };
         Some(SharedAddress::Private(pinned.or_else(present)?))
@@ -140,9 +140,10 @@ impl Model {
         members: &[PartMember],
         directory: &BalancerDirectory,
     ) -> Vec<UsedPort> {
-        let balancer = claims
-            .first()
-            .and_then(|claim| directory.balancer(&claim.member.spec.balancer_part(&self.settings)));
+        let balancer = claims.first().and_then(|claim| {
+            let member = claim.member;
+            directory.balancer(&self.balancer_part(&member.service, &member.spec, directory))
+        });
         let Some(balancer) = balancer else {
             return Vec::new();
         };

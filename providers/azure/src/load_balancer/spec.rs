@@ -24,7 +24,7 @@ pub(crate) struct Spec {
     /// The families of its addresses, in order.
     pub(crate) families: Vec<IpFamily>,
     pub(crate) names: ServiceNames,
-    /// The name of its load balancer.
+    /// The name of its load balancer, unless the cluster has several of each kind.
     pub(crate) balancer: String,
     /// The subnet of an internal load balancer, if an annotation names it.
     pub(crate) subnet: Option<String>,
@@ -217,7 +217,7 @@ impl Spec {
             former_link,
             invalid: Vec::new(),
         };
-        spec.invalid = spec.problems(service, settings);
+        spec.invalid = spec.problems(service, cluster, settings);
         spec.invalid.extend(not_addresses);
         if spec.link.is_some() {
             let (families, is_internal) = (&spec.families, spec.is_internal);
@@ -227,18 +227,18 @@ impl Spec {
         spec
     }
 
-    /// The key of its load balancer's parts: group and name.
-    pub(crate) fn balancer_part(&self, settings: &BalancerSettings) -> String {
-        format!("{}/{}", settings.balancer_group, self.balancer)
-    }
-
     /// The name of its subnet.
     pub(crate) fn subnet_name<'a>(&'a self, settings: &'a BalancerSettings) -> &'a str {
         self.subnet.as_deref().unwrap_or(&settings.conf.subnet_name)
     }
 
     /// Why it is refused, besides additional addresses that are none.
-    fn problems(&self, service: &ServiceView, settings: &BalancerSettings) -> Vec<InvalidField> {
+    fn problems(
+        &self,
+        service: &ServiceView,
+        cluster: &str,
+        settings: &BalancerSettings,
+    ) -> Vec<InvalidField> {
         let mut invalid = unsupported(service);
         if self.families.iter().any(|family| !has_floating_ip(service, *family)) {
             invalid.extend(without_floating_ip(service, &self.sources));
@@ -257,10 +257,6 @@ impl Spec {
                 "loadBalancerSku basic is not supported; set it to standard in the cloud config",
             ),
             (
-                !conf.multiple_load_balancers.is_empty(),
-                "multipleStandardLoadBalancerConfigurations is not supported; remove it from the cloud config",
-            ),
-            (
                 conf.security_group_name.trim().is_empty(),
                 "securityGroupName is not set in the cloud config",
             ),
@@ -272,6 +268,13 @@ impl Spec {
             if is_set {
                 invalid.push(InvalidField::spec("type", problem));
             }
+        }
+        let several = settings.several();
+        if !several.is_empty() && !several.iter().any(|one| one.name.eq_ignore_ascii_case(cluster)) {
+            let problem = format!(
+                "multipleStandardLoadBalancerConfigurations in the cloud config needs an entry with the name of the cluster, {cluster} (--cluster-name)"
+            );
+            invalid.push(InvalidField::spec("type", problem));
         }
         if self.is_internal && (conf.vnet_name.is_empty() || self.subnet_name(settings).is_empty()) {
             let problem = "an internal load balancer needs vnetName and subnetName in the cloud config";

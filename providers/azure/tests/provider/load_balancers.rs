@@ -410,7 +410,6 @@ async fn what_is_not_supported_is_refused() {
     azure.services.push(service("web", &[80]));
     for (name, value) in [
         ("load-balancer-mode", "__auto__"),
-        ("load-balancer-configurations", "one"),
         ("load-balancer-ipv4", "not-an-address"),
     ] {
         let key = format!("{PREFIX}{name}");

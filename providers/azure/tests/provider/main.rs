@@ -16,5 +16,6 @@ mod load_balancers;
 mod private_link;
 mod rights;
 mod routes;
+mod several_balancers;
 mod stage;
 mod subscription;
