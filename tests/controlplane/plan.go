@@ -141,7 +141,7 @@ func (p *plan) apiserverArgs() []string {
 		"--cert-dir=" + p.path("pki"),
 		"--tls-cert-file=" + p.path(servingCert),
 		"--tls-private-key-file=" + p.path(servingKey),
-		"--service-cluster-ip-range=10.0.0.0/16",
+		"--service-cluster-ip-range=10.0.0.0/16,fd00:10::/112",
 		// Clients: certificates of our CA, tokens of ServiceAccounts (TokenRequest), and the front proxy. The last
 		// two groups of flags also fill the ConfigMap kube-system/extension-apiserver-authentication.
 		"--service-account-issuer=https://kubernetes.default.svc",
