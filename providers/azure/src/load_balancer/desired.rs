@@ -49,6 +49,8 @@ pub(crate) enum Need {
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     pub(crate) location: String,
+    /// Whether load balancers and public IP addresses are basic ones.
+    pub(crate) is_basic: bool,
     /// Name and type of an edge zone.
     pub(crate) extended: Option<(String, String)>,
     pub(crate) tags: ResourceTags,
@@ -58,7 +60,10 @@ impl Place {
     /// A new document with these tags and those of the config.
     fn document(&self, tags: Map<String, Value>) -> Value {
         let mut document = self.located(tags);
-        document["sku"] = json!({"name": "Standard"});
+        // Without a SKU, it is a basic one.
+        if !self.is_basic {
+            document["sku"] = json!({"name": "Standard"});
+        }
         document
     }
 
@@ -434,7 +439,6 @@ impl DesiredRules {
             "frontendPort": rule.frontend_port,
             "backendPort": rule.backend_port,
             "enableFloatingIP": rule.has_floating_ip,
-            "disableOutboundSnat": rule.disables_outbound_snat,
             "loadDistribution": if rule.has_affinity { "SourceIP" } else { "Default" },
             "idleTimeoutInMinutes": rule.idle_minutes,
             "frontendIPConfiguration": child(FRONTENDS, frontend),
@@ -443,6 +447,9 @@ impl DesiredRules {
         });
         if let Some(resets) = rule.resets_tcp {
             properties["enableTcpReset"] = resets.into();
+        }
+        if let Some(disables) = rule.disables_outbound_snat {
+            properties["disableOutboundSnat"] = disables.into();
         }
         json!({"name": rule.name, "properties": properties})
     }

@@ -64,7 +64,7 @@ pub(crate) struct MachineIndex {
     pub(crate) interfaces: BTreeMap<MachineId, Target>,
     /// The flexible scale set.
     pub(crate) sets: BTreeMap<MachineId, Target>,
-    /// The name of the flexible scale set or availability set, if the cluster has several load balancers.
+    /// The name of the flexible scale set or availability set.
     pub(crate) vm_sets: BTreeMap<MachineId, String>,
 }
 
@@ -77,6 +77,8 @@ pub(crate) struct DesiredMembers {
     pub(crate) join: BTreeSet<Target>,
     /// Those of nodes that should not be members.
     pub(crate) leave: BTreeSet<Target>,
+    /// Those of them that are outside of the primary set: Azure accepts no member of a basic load balancer before they have left.
+    pub(crate) outside: BTreeSet<Target>,
     /// The addresses in pools of addresses. `None`: members are machines, or members stay.
     pub(crate) addresses: Option<PoolAddresses>,
     /// The ID of the network of pools of addresses.
@@ -149,6 +151,32 @@ pub(crate) fn machine_of(node: &ServiceNode, settings: &BalancerSettings) -> Opt
     id.subscription.eq_ignore_ascii_case(&settings.subscription).then_some(id)
 }
 
+/// Whether the load balancer may have the machine of a node. A basic one has the machines of one scale set or availability set.
+fn is_in_primary_set(node: &ServiceNode, index: &MachineIndex, settings: &BalancerSettings) -> bool {
+    if !settings.conf.is_basic() {
+        return true;
+    }
+    let Some(id) = machine_of(node, settings) else {
+        return false;
+    };
+    if index.sets.contains_key(&id) {
+        return false;
+    }
+    let (_, primary) = settings.conf.primary_vm_set();
+    primary.is_empty() || index.vm_set(&id).is_some_and(|set| set.eq_ignore_ascii_case(primary))
+}
+
+/// Why a basic load balancer does not have the machine of a node, as the end of a sentence about the node.
+fn outside_of_primary_set(id: &MachineId, index: &MachineIndex, settings: &BalancerSettings) -> String {
+    if index.sets.contains_key(id) {
+        return "has a machine of a flexible scale set, which needs a standard load balancer".to_owned();
+    }
+    let (key, primary) = settings.conf.primary_vm_set();
+    format!(
+        "has a machine outside of {primary}, to which the members of a basic load balancer belong ({key})"
+    )
+}
+
 /// The scale set of an instance.
 fn set_of(id: &MachineId) -> Option<Target> {
     match &id.kind {
@@ -170,6 +198,14 @@ impl MachineIndex {
                 id: instance.clone(),
             }),
             MachineKind::Machine { .. } => self.interfaces.get(id).cloned(),
+        }
+    }
+
+    /// The name of the scale set or availability set of a machine.
+    pub(crate) fn vm_set<'a>(&'a self, id: &'a MachineId) -> Option<&'a str> {
+        match &id.kind {
+            MachineKind::Instance { set, .. } => Some(set),
+            MachineKind::Machine { .. } => self.vm_sets.get(id).map(String::as_str),
         }
     }
 
@@ -214,7 +250,9 @@ impl DesiredMembers {
         settings: &BalancerSettings,
     ) {
         let nodes = cluster.nodes.all();
-        if !nodes.iter().any(|node| is_member(node, settings)) {
+        let may_join =
+            |node: &ServiceNode| is_member(node, settings) && is_in_primary_set(node, index, settings);
+        if !nodes.iter().any(may_join) {
             return;
         }
         if settings.has_address_pools() {
@@ -230,13 +268,18 @@ impl DesiredMembers {
                 continue;
             };
             let holder = index.holder(&id);
-            if is_member(node, settings) {
+            if may_join(node) {
                 self.join.extend(holder);
                 self.join.extend(index.set(&id));
-            } else {
-                self.leave.extend(holder);
+                continue;
             }
+            if !is_in_primary_set(node, index, settings) {
+                self.outside.extend(holder.clone());
+                self.outside.extend(index.set(&id));
+            }
+            self.leave.extend(holder);
         }
+        self.leave.extend(self.outside.iter().cloned());
         // A machine may have a second node that is out of date.
         self.leave.retain(|target| !self.join.contains(target));
     }
@@ -305,6 +348,11 @@ impl DesiredMembers {
             });
             let step = step.because(format!("it {verb} the pools")).one_of_many();
             steps.push(step);
+        }
+        // The next plan of the pass has the others.
+        let is_outside = |step: &Step<ArmChange>| self.outside.contains(&step.change.target);
+        if steps.iter().any(is_outside) {
+            steps.retain(is_outside);
         }
         // New machines have what the model of their scale set has, so the model comes first.
         steps.sort_by_key(|step| !matches!(step.change.target, Target::ScaleSet { .. }));
@@ -377,7 +425,7 @@ impl DesiredMembers {
         steps
     }
 
-    /// Nodes that should be members and cannot.
+    /// Nodes that should be members and cannot. Those outside of the primary set should not, unless none is in it.
     pub(crate) fn left_out(
         cluster: &ClusterView,
         index: &MachineIndex,
@@ -386,9 +434,14 @@ impl DesiredMembers {
         settings: &BalancerSettings,
     ) -> Vec<NodeLeftOut> {
         let mut left_out = Vec::new();
-        for node in cluster.nodes.eligible().filter(|node| is_member(node, settings)) {
+        let is_primary = |node: &ServiceNode| is_in_primary_set(node, index, settings);
+        let members = || cluster.nodes.eligible().filter(|node| is_member(node, settings));
+        let has_primary = members().any(is_primary);
+        for node in members() {
             let reason = match machine_of(node, settings) {
                 None => Some("has no provider ID of a machine in the cluster's subscription".to_owned()),
+                Some(_) if has_primary && !is_primary(node) => None,
+                Some(id) if !is_primary(node) => Some(outside_of_primary_set(&id, index, settings)),
                 Some(id) => match index.holder(&id) {
                     None => Some("has no machine with a network interface".to_owned()),
                     Some(target) => match observed.holders.get(&target) {

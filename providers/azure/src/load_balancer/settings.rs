@@ -90,9 +90,9 @@ impl BalancerSettings {
         format!("{network}/subnets/{name}")
     }
 
-    /// Whether nodes of the control plane stay out of load balancers.
+    /// Whether nodes of the control plane stay out of load balancers. Basic ones may have them.
     pub(crate) fn excludes_control_plane(&self) -> bool {
-        self.conf.exclude_master.unwrap_or(true)
+        !self.conf.is_basic() && self.conf.exclude_master.unwrap_or(true)
     }
 
     /// Whether the members of backend pools are addresses of nodes.

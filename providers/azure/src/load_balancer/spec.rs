@@ -239,7 +239,7 @@ impl Spec {
         cluster: &str,
         settings: &BalancerSettings,
     ) -> Vec<InvalidField> {
-        let mut invalid = unsupported(service);
+        let mut invalid = unsupported(service, settings);
         if self.families.iter().any(|family| !has_floating_ip(service, *family)) {
             invalid.extend(without_floating_ip(service, &self.sources));
         }
@@ -251,11 +251,10 @@ impl Spec {
             }
         }
         let conf = &settings.conf;
+        if conf.is_basic() {
+            invalid.extend(self.needs_standard());
+        }
         for (is_set, problem) in [
-            (
-                !conf.load_balancer_sku.eq_ignore_ascii_case("standard"),
-                "loadBalancerSku basic is not supported; set it to standard in the cloud config",
-            ),
             (
                 conf.security_group_name.trim().is_empty(),
                 "securityGroupName is not set in the cloud config",
@@ -293,6 +292,29 @@ impl Spec {
     }
 }
 
+impl Spec {
+    /// What it asks for and basic load balancers do not have.
+    fn needs_standard(&self) -> Vec<InvalidField> {
+        const WHY: &str = "and loadBalancerSku in the cloud config is basic";
+        let mut invalid = Vec::new();
+        if self.link.is_some() {
+            let problem = format!("a private link service needs a standard load balancer, {WHY}");
+            invalid.push(InvalidField::annotation(a::LINK_CREATE, problem));
+        }
+        for address in &self.addresses {
+            if matches!(address.choice, AddressChoice::Managed { prefix: Some(_), .. }) {
+                let problem = format!("a public IP prefix has standard addresses, {WHY}");
+                invalid.push(InvalidField::annotation(a::PREFIX, problem));
+            }
+            if address.family == IpFamily::V6 {
+                let problem = format!("a static public IP address of IPv6 is a standard one, {WHY}");
+                invalid.push(InvalidField::spec("ipFamilies", problem));
+            }
+        }
+        invalid
+    }
+}
+
 /// The addresses that annotations or `spec.loadBalancerIP` ask for.
 fn pinned(service: &ServiceView) -> Vec<IpAddr> {
     let of_annotation = [a::ADDRESS_V4, a::ADDRESS_V6].map(|key| service.annotation_text(key));
@@ -309,13 +331,14 @@ fn pinned(service: &ServiceView) -> Vec<IpAddr> {
 
 /// Annotations and values that this provider does not support. A Service that uses one is refused, since it would be served differently
 /// than it asks for.
-fn unsupported(service: &ServiceView) -> Vec<InvalidField> {
+fn unsupported(service: &ServiceView, settings: &BalancerSettings) -> Vec<InvalidField> {
     let mut invalid = Vec::new();
-    for key in a::UNSUPPORTED {
-        let value = service.annotation_text(key).unwrap_or_default().trim();
-        if !value.is_empty() && !value.eq_ignore_ascii_case("false") {
-            invalid.push(InvalidField::annotation(key, "not supported by this program; remove it"));
-        }
+    let mode = service.annotation_text(a::MODE).unwrap_or_default().trim();
+    let (_, primary) = settings.conf.primary_vm_set();
+    // The load balancer of the primary set is the one that each Service has.
+    let is_primary = settings.conf.is_basic() && mode.eq_ignore_ascii_case(primary);
+    if !mode.is_empty() && !mode.eq_ignore_ascii_case("false") && !is_primary {
+        invalid.push(InvalidField::annotation(a::MODE, "not supported by this program; remove it"));
     }
     for key in [a::ADDRESS_V4, a::ADDRESS_V6] {
         if let Some(text) = service.annotation_text(key)
