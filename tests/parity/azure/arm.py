@@ -322,6 +322,10 @@ class Arm:
         r["loadBalancerBackendAddresses"] = out; return r
     def probe(s, c, q):
         r = {"protocol": q["protocol"].capitalize(), "port": q["port"], **({"requestPath": q["requestPath"]} if q.get("requestPath") else {}), "intervalInSeconds": q.get("intervalInSeconds", 15), "numberOfProbes": q.get("numberOfProbes", 2), "probeThreshold": q.get("probeThreshold", 1), "noHealthyBackendsBehavior": q.get("noHealthyBackendsBehavior", "AllProbedDown")}   # guess of the defaults
+        if s.stack:   # its API version lacks these two
+            for k in ("probeThreshold", "noHealthyBackendsBehavior"):
+                r.pop(k)
+                if k in q: s.finding(f"{c['id']}: Azure Stack has no {k}")
         if r["protocol"] != "Tcp" and not r.get("requestPath"): raise Fault(400, "LoadBalancerProbeMissingRequestPath", f"Probe {c['id']} needs a request path.")   # guess
         if r["intervalInSeconds"] < 5: raise Fault(400, "LoadBalancerProbeInvalidInterval", f"Interval of probe {c['id']} must be at least 5 seconds.")   # guess
         return r

@@ -254,7 +254,7 @@ impl BalancerCalls {
 
     /// The zones of the region.
     async fn zones(&self, priority: Priority) -> Result<Vec<String>> {
-        if !self.settings.has_zones {
+        if self.settings.is_azure_stack {
             return Ok(Vec::new());
         }
         if let Some((began, zones)) = &self.state.lock().zones

@@ -278,6 +278,8 @@ pub(crate) struct DesiredRules {
     pub(crate) id: String,
     /// Whether the load balancer only exists in a plan.
     pub(crate) is_planned: bool,
+    /// Whether the API is that of an Azure Stack.
+    pub(crate) is_azure_stack: bool,
     pub(crate) services: Vec<ServiceRules>,
     /// The names of elements that may be changed and removed: those of Services that are active or leave.
     pub(crate) names: OwnNames,
@@ -330,7 +332,7 @@ impl DesiredRules {
                 shared.push(frontend);
             }
             rules.extend(service.rules.iter().map(|rule| self.rule(rule, service, name)));
-            probes.extend(service.probes.iter().map(probe));
+            probes.extend(service.probes.iter().map(|probe| self.probe(probe)));
         }
         // The first element of a name counts: the Service with this name decides about the frontend.
         own.append(&mut shared);
@@ -453,20 +455,26 @@ impl DesiredRules {
         }
         json!({"name": rule.name, "properties": properties})
     }
-}
 
-fn probe(probe: &HealthProbe) -> Value {
-    json!({"name": probe.name, "properties": {
-        "protocol": match probe.protocol {
-            ProbeProtocol::Tcp => "Tcp",
-            ProbeProtocol::Http => "Http",
-            ProbeProtocol::Https => "Https",
-        },
-        "port": probe.port,
-        "requestPath": probe.path,
-        "intervalInSeconds": probe.interval,
-        "probeThreshold": probe.threshold,
-    }})
+    fn probe(&self, probe: &HealthProbe) -> Value {
+        // API versions before 2022-05-01 do not have the threshold, which also counts successes.
+        let threshold = if self.is_azure_stack {
+            "numberOfProbes"
+        } else {
+            "probeThreshold"
+        };
+        json!({"name": probe.name, "properties": {
+            "protocol": match probe.protocol {
+                ProbeProtocol::Tcp => "Tcp",
+                ProbeProtocol::Http => "Http",
+                ProbeProtocol::Https => "Https",
+            },
+            "port": probe.port,
+            "requestPath": probe.path,
+            "intervalInSeconds": probe.interval,
+            threshold: probe.threshold,
+        }})
+    }
 }
 
 /// `IPv4` or `IPv6`.

@@ -711,3 +711,142 @@ fn merge(document: &mut Value, body: &Value) {
 pub(crate) fn pools(cluster: &str) -> Vec<(IpFamily, String)> {
     [IpFamily::V4, IpFamily::V6].map(|family| (family, names::pool(cluster, family))).to_vec()
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use ccm_core::testkit::nodes::service_node;
+
+    use super::*;
+    use crate::{config::CloudConf, load_balancer::laws};
+
+    const COMPUTE: &str = "/subscriptions/s/resourceGroups/g/providers/Microsoft.Compute";
+
+    fn basic(conf: CloudConf) -> BalancerSettings {
+        BalancerSettings {
+            conf: CloudConf {
+                load_balancer_sku: "basic".to_owned(),
+                ..conf
+            },
+            ..BalancerSettings::clone(&laws::model().settings)
+        }
+    }
+
+    fn availability_set(name: &str) -> BalancerSettings {
+        basic(CloudConf {
+            vm_type: "standard".to_owned(),
+            primary_availability_set: name.to_owned(),
+            ..CloudConf::default()
+        })
+    }
+
+    fn node(name: &str) -> ServiceNode {
+        service_node(name, &format!("azure://{COMPUTE}/virtualMachines/{name}"), Vec::new())
+    }
+
+    fn interface(name: &str) -> Target {
+        Target::Interface {
+            group: "g".to_owned(),
+            name: name.to_owned(),
+        }
+    }
+
+    /// Machines `a` and `b` in availability sets, `c` in none, and `d` in a flexible scale set.
+    fn machines() -> (ClusterView, MachineIndex) {
+        let names = ["a", "b", "c", "d"];
+        let id = |name: &str| MachineId::parse(&format!("{COMPUTE}/virtualMachines/{name}")).unwrap();
+        let set = Target::ScaleSet {
+            group: "g".to_owned(),
+            name: "flex".to_owned(),
+        };
+        let vm_sets = [("a", "agents"), ("b", "masters"), ("d", "flex")];
+        let index = MachineIndex {
+            interfaces: names.iter().map(|name| (id(name), interface(name))).collect(),
+            sets: [(id("d"), set)].into(),
+            vm_sets: vm_sets.iter().map(|(name, set)| (id(name), (*set).to_owned())).collect(),
+        };
+        let cluster = ClusterView {
+            nodes: names.iter().map(|name| node(name)).collect(),
+            ..ClusterView::default()
+        };
+        (cluster, index)
+    }
+
+    fn followed(settings: &BalancerSettings) -> DesiredMembers {
+        let (cluster, index) = machines();
+        let mut desired = DesiredMembers::default();
+        desired.follow("kubernetes", &cluster, &index, settings);
+        desired
+    }
+
+    fn left_out(settings: &BalancerSettings) -> Vec<NodeLeftOut> {
+        let (cluster, index) = machines();
+        let holders = index.interfaces.values().map(|target| (target.clone(), Arc::new(json!({}))));
+        let observed = ObservedMembers {
+            balancer: None,
+            holders: holders.collect(),
+        };
+        DesiredMembers::left_out(&cluster, &index, &observed, "kubernetes", settings)
+    }
+
+    #[test]
+    fn a_basic_load_balancer_has_the_machines_of_the_primary_set() {
+        let agents = availability_set(" Agents");
+        let desired = followed(&agents);
+        assert_eq!(desired.join, [interface("a")].into());
+        assert!(["b", "c", "d"].map(interface).iter().all(|other| desired.leave.contains(other)));
+        assert!(desired.outside == desired.leave && desired.leave.len() == 4, "{:?}", desired.leave);
+        assert_eq!(left_out(&agents), []);
+        // A standard one has all.
+        let standard = laws::model();
+        let desired = followed(&standard.settings);
+        assert!(["a", "b", "c", "d"].map(interface).iter().all(|own| desired.join.contains(own)));
+        assert!(desired.leave.is_empty() && desired.outside.is_empty());
+    }
+
+    #[test]
+    fn without_a_machine_in_the_primary_set_members_stay_and_all_nodes_are_left_out() {
+        let nobody = availability_set("nobody");
+        let desired = followed(&nobody);
+        assert!(desired.join.is_empty() && desired.leave.is_empty() && desired.outside.is_empty());
+        let left_out = left_out(&nobody);
+        let names: Vec<&str> = left_out.iter().map(|node| node.node.as_str()).collect();
+        assert_eq!(names, ["a", "b", "c", "d"]);
+        assert!(left_out[0].reason.contains("outside of nobody"), "{left_out:?}");
+        assert!(left_out[3].reason.contains("flexible scale set"), "{left_out:?}");
+    }
+
+    #[test]
+    fn without_a_primary_set_all_machines_but_flexible_ones_are_members() {
+        let desired = followed(&availability_set(""));
+        assert_eq!(desired.join, ["a", "b", "c"].map(interface).into());
+    }
+
+    #[test]
+    fn instances_belong_to_the_scale_set_in_their_ids() {
+        let nodes = ["pool-a", "pool-b"].map(|set| {
+            let id = format!("azure://{COMPUTE}/virtualMachineScaleSets/{set}/virtualMachines/0");
+            service_node(set, &id, Vec::new())
+        });
+        let cluster = ClusterView {
+            nodes: nodes.into_iter().collect(),
+            ..ClusterView::default()
+        };
+        let settings = basic(CloudConf {
+            primary_scale_set: "POOL-B".to_owned(),
+            ..CloudConf::default()
+        });
+        let mut desired = DesiredMembers::default();
+        desired.follow("kubernetes", &cluster, &MachineIndex::default(), &settings);
+        let targets = |name: &str| {
+            let (group, name) = ("g".to_owned(), name.to_owned());
+            let instance = Target::Instance {
+                group: group.clone(),
+                set: name.clone(),
+                id: "0".to_owned(),
+            };
+            BTreeSet::from([Target::ScaleSet { group, name }, instance])
+        };
+        assert_eq!((desired.join, desired.leave), (targets("pool-b"), targets("pool-a")));
+    }
+}

@@ -301,15 +301,16 @@ impl Spec {
             let problem = format!("a private link service needs a standard load balancer, {WHY}");
             invalid.push(InvalidField::annotation(a::LINK_CREATE, problem));
         }
-        for address in &self.addresses {
-            if matches!(address.choice, AddressChoice::Managed { prefix: Some(_), .. }) {
-                let problem = format!("a public IP prefix has standard addresses, {WHY}");
-                invalid.push(InvalidField::annotation(a::PREFIX, problem));
-            }
-            if address.family == IpFamily::V6 {
-                let problem = format!("a static public IP address of IPv6 is a standard one, {WHY}");
-                invalid.push(InvalidField::spec("ipFamilies", problem));
-            }
+        let has_prefix = |address: &PublicAddress| {
+            matches!(address.choice, AddressChoice::Managed { prefix: Some(_), .. })
+        };
+        if self.addresses.iter().any(has_prefix) {
+            let problem = format!("a public IP prefix has standard addresses, {WHY}");
+            invalid.push(InvalidField::annotation(a::PREFIX, problem));
+        }
+        if self.addresses.iter().any(|address| address.family == IpFamily::V6) {
+            let problem = format!("a static public IP address of IPv6 is a standard one, {WHY}");
+            invalid.push(InvalidField::spec("ipFamilies", problem));
         }
         invalid
     }
@@ -418,4 +419,58 @@ fn without_floating_ip(service: &ServiceView, sources: &AllowedSources) -> Vec<I
 /// The names of the pools that Services with these families need.
 pub(crate) fn pools(cluster: &str, families: &BTreeSet<IpFamily>) -> Vec<String> {
     families.iter().map(|family| names::pool(cluster, *family)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use ccm_core::testkit::cluster::{annotate, service};
+
+    use super::*;
+    use crate::{config::CloudConf, load_balancer::laws};
+
+    #[test]
+    fn services_of_basic_load_balancers_ask_for_nothing_that_only_standard_ones_have() {
+        let settings = |sku: &str| BalancerSettings {
+            conf: CloudConf {
+                load_balancer_sku: sku.to_owned(),
+                primary_scale_set: "pool".to_owned(),
+                ..laws::model().settings.conf.clone()
+            },
+            ..BalancerSettings::clone(&laws::model().settings)
+        };
+        let problems = |service: &ServiceView, sku: &str| -> Vec<String> {
+            let spec = Spec::of(service, "kubernetes", &settings(sku));
+            spec.invalid.iter().map(|invalid| invalid.message.clone()).collect()
+        };
+        let mut web = service("web", &[80]);
+        annotate(&mut web, a::MODE, Some("Pool"));
+        assert_eq!(problems(&web, "basic"), [""; 0]);
+        let refusal = format!("{}: not supported by this program; remove it", a::MODE);
+        assert_eq!(problems(&web, "standard"), [refusal.as_str()]);
+        annotate(&mut web, a::MODE, Some("other"));
+        assert_eq!(problems(&web, "basic"), [refusal]);
+        annotate(&mut web, a::MODE, None);
+
+        web.ip_families = vec![IpFamily::V4, IpFamily::V6];
+        annotate(&mut web, a::NO_FLOATING_IP, Some("true"));
+        for (key, value) in [
+            (a::LINK_CREATE, "true"),
+            (a::PREFIX, "/prefixes/v4"),
+            (a::PREFIX_V6, "/prefixes/v6"),
+        ] {
+            annotate(&mut web, key, Some(value));
+        }
+        assert_eq!(problems(&web, "standard"), [""; 0]);
+        let found = problems(&web, "Basic");
+        let count = |part: &str| found.iter().filter(|problem| problem.contains(part)).count();
+        assert_eq!(count("a private link service needs"), 1, "{found:?}");
+        assert_eq!(count("a public IP prefix has"), 1, "{found:?}");
+        assert_eq!(count("of IPv6 is a standard one"), 1, "{found:?}");
+        // An internal one needs no public address.
+        web.ip_families = vec![IpFamily::V6];
+        annotate(&mut web, a::LINK_CREATE, None);
+        annotate(&mut web, a::INTERNAL, Some("true"));
+        assert_eq!(problems(&web, "basic"), [""; 0]);
+    }
 }

@@ -62,10 +62,14 @@ async fn restart_with(azure: &mut Subscription, conf: &str) {
 #[tokio::test]
 async fn only_machines_of_the_primary_availability_set_are_members() {
     let mut azure = stack(&["agents", "masters", "agents", ""], AGENTS).await;
-    azure.services.push(service("web", &[80, 443]));
+    let count = format!("{PREFIX}load-balancer-health-probe-num-of-probe");
+    let mut web = service("web", &[80, 443]);
+    annotate(&mut web, &count, Some("3"));
+    azure.services.push(web);
     let mut db = service("db", &[5432]);
     annotate(&mut db, &format!("{PREFIX}load-balancer-internal"), Some("true"));
     annotate(&mut db, &format!("{PREFIX}load-balancer-mode"), Some("agents"));
+    annotate(&mut db, &count, Some("3"));
     azure.services.push(db);
     azure.settle_well().await;
     let members = ["vm-0-nic", "vm-2-nic"].map(str::to_owned).into();
@@ -76,6 +80,8 @@ async fn only_machines_of_the_primary_availability_set_are_members() {
         let rule = &document["properties"]["loadBalancingRules"][0]["properties"];
         assert_eq!((&rule["enableTcpReset"], &rule["disableOutboundSnat"]), (&json!(false), &json!(false)));
         assert_eq!(document["properties"]["frontendIPConfigurations"][0]["zones"], Value::Null);
+        let probe = &document["properties"]["probes"][0]["properties"];
+        assert_eq!((&probe["numberOfProbes"], &probe["probeThreshold"]), (&json!(3), &Value::Null));
     }
     let address = azure.network("publicIPAddresses/kubernetes-auidweb").await;
     assert_eq!((&address["sku"]["name"], &address["zones"]), (&json!("Basic"), &Value::Null));

@@ -262,6 +262,7 @@ impl Model {
             target: balancer_target(part),
             id: self.settings.balancer_id(part),
             is_planned: PartMember::active(members).any(|member| planned_balancer(member) == Some(part)),
+            is_azure_stack: self.settings.is_azure_stack,
             services,
             names: OwnNames::new(changing(), None),
             linked: self.linked_frontends(part, members, &inputs.directory),
