@@ -258,7 +258,7 @@ fn resolve(
     if problems.has_errors() {
         return None;
     }
-    let is_azure_stack = is_azure_stack(conf) && !conf.disable_azure_stack;
+    let is_azure_stack = has_restrictions_of_azure_stack(conf);
     let (credential, network_credential) = credentials?;
     let retry = if conf.backoff {
         RetryPolicy {
@@ -350,8 +350,9 @@ fn metadata_url(context: &BuildContext, problems: &mut Problems) -> Option<Url> 
     }
 }
 
-fn is_azure_stack(conf: &CloudConf) -> bool {
-    conf.cloud.trim().eq_ignore_ascii_case("AzureStackCloud")
+/// Whether the cloud is an Azure Stack with its own API versions, without zones and standard load balancers.
+fn has_restrictions_of_azure_stack(conf: &CloudConf) -> bool {
+    conf.cloud.trim().eq_ignore_ascii_case("AzureStackCloud") && !conf.disable_azure_stack
 }
 
 /// The subscription of network resources.
@@ -416,7 +417,7 @@ fn check_choices(conf: &CloudConf, problems: &mut Problems) {
         problems.warn(KeyPath::key("extendedLocationName"), text);
     }
     problems.require(
-        conf.disable_outbound_snat != Some(true) || conf.load_balancer_sku.eq_ignore_ascii_case("standard"),
+        conf.disable_outbound_snat != Some(true) || !conf.is_basic(),
         KeyPath::key("disableOutboundSNAT"),
         "needs loadBalancerSku standard",
     );
@@ -438,7 +439,7 @@ fn check_multiple(conf: &CloudConf, problems: &mut Problems) {
                 .to_owned(),
         );
     }
-    if !conf.load_balancer_sku.eq_ignore_ascii_case("standard") {
+    if conf.is_basic() {
         wrong.push("it needs loadBalancerSku standard".to_owned());
     }
     if conf.backend_pool_type.eq_ignore_ascii_case("nodeIPConfiguration") {
@@ -491,11 +492,40 @@ fn check_unsupported(conf: &CloudConf, problems: &mut Problems) {
         KeyPath::key("loadBalancerSku"),
         "the SKU service belongs to ServiceGateway mode, which is not supported; write standard",
     );
+    check_basic(conf, problems);
     problems.require(
         !conf.backend_pool_type.eq_ignore_ascii_case("podIP"),
         KeyPath::key("loadBalancerBackendPoolConfigurationType"),
         "podIP belongs to ServiceGateway mode, which is not supported; write nodeIPConfiguration or nodeIP",
     );
+}
+
+/// Checks what basic load balancers need, which Azure has retired. Azure Stack has no others.
+fn check_basic(conf: &CloudConf, problems: &mut Problems) {
+    if !conf.is_basic() {
+        return;
+    }
+    problems.require(
+        has_restrictions_of_azure_stack(conf),
+        KeyPath::key("loadBalancerSku"),
+        "Azure has retired basic load balancers, and only Azure Stack has them (cloud AzureStackCloud without disableAzureStackCloud); \
+         write standard",
+    );
+    problems.require(
+        !conf.backend_pool_type.eq_ignore_ascii_case("nodeIP"),
+        KeyPath::key("loadBalancerBackendPoolConfigurationType"),
+        "nodeIP needs loadBalancerSku standard; write nodeIPConfiguration",
+    );
+    problems.require(
+        !conf.vm_type.eq_ignore_ascii_case("vmssflex"),
+        KeyPath::key("vmType"),
+        "vmssflex needs loadBalancerSku standard; write vmss or standard",
+    );
+    let (key, set) = conf.primary_vm_set();
+    if set.is_empty() {
+        let text = "missing; a basic load balancer has the machines of one set, so that Azure refuses members if the nodes are in several";
+        problems.warn(KeyPath::key(key), text);
+    }
 }
 
 /// A URL with a scheme and a host.

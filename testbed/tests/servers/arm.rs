@@ -71,3 +71,41 @@ async fn roles_and_revoked_tokens_are_respected() {
     server.control::<Value>("revoke", &json!({})).await.unwrap();
     assert_eq!(get().await.unwrap().status(), 401);
 }
+
+#[tokio::test]
+async fn a_basic_load_balancer_has_machines_of_one_set_and_basic_addresses() {
+    let server = ArmServer::start(&["--flex=1"]).await.unwrap();
+    for set in ["agents", "masters", "agents"] {
+        server.create("standalone", &json!({"set": set})).await.unwrap();
+    }
+    let balancer = server.network_id("loadBalancers/basic");
+    let pool = json!({"name": "pool", "properties": {}});
+    let body = json!({"location": "eastus", "properties": {"backendAddressPools": [pool]}});
+    let (status, mut created) = put(&server, &balancer, None, &body).await;
+    assert_eq!((status, &created["sku"]["name"]), (201, &json!("Basic")));
+
+    let flexible = server.machines[0].id.rsplit('/').next().unwrap();
+    let mixed = "NetworkInterfaceAndLoadBalancerAreInDifferentAvailabilitySets";
+    for (machine, code) in [
+        (flexible, Some("LoadBalancerSkuNotSupportedForFlexibleScaleSet")),
+        ("vm-0", None),
+        ("vm-1", Some(mixed)),
+        ("vm-2", None),
+    ] {
+        let id = server.network_id(&format!("networkInterfaces/{machine}-nic"));
+        let mut interface = server.document(&id).await.unwrap();
+        interface["properties"]["ipConfigurations"][0]["properties"]["loadBalancerBackendAddressPools"] =
+            json!([{"id": format!("{balancer}/backendAddressPools/pool")}]);
+        let (status, answer) = put(&server, &id, None, &interface).await;
+        assert_eq!(answer["error"]["code"].as_str(), code, "{machine}: {status}");
+    }
+
+    let address = server.network_id("publicIPAddresses/standard");
+    let body = json!({"location": "eastus", "sku": {"name": "Standard"}, "properties": {"publicIPAllocationMethod": "Static"}});
+    assert_eq!(put(&server, &address, None, &body).await.0, 201);
+    created["properties"]["frontendIPConfigurations"] =
+        json!([{"name": "one", "properties": {"publicIPAddress": {"id": address}}}]);
+    let (status, answer) = put(&server, &balancer, None, &created).await;
+    assert_eq!((status, answer["error"]["code"].as_str()), (400, Some("PublicIPAndLBSkuDoNotMatch")));
+    assert_eq!(server.findings().await.unwrap(), [""; 0]);
+}

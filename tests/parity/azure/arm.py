@@ -1,17 +1,18 @@
 """A small Azure Resource Manager: the network and compute resources that a cloud controller uses, stateful, over plain HTTP.
 
-usage: python arm.py --port P [--ready FILE] [--description DIR] [--uniform N] [--flex N] [--standalone N] [--lro S] [--latency S] [--page N] [--retry-after S]
+usage: python arm.py --port P [--ready FILE] [--description DIR] [--uniform N] [--flex N] [--standalone N] [--lro S] [--latency S] [--page N] [--retry-after S] [--stack]
 Held to Microsoft's description (api/): every request and every answer is checked against it (unknown members, types, enums, required), also operations and api-versions; GET /_sim/findings lists what failed.
 Codes, headers and default values of answers are those of Azure; texts are our own. What nobody could check is marked `guess`.
 Control: GET /_sim/calls (counts since the last time), /_sim/docs (with ?type=loadBalancers those of that type of the network), /_sim/log, /_sim/findings; POST /_sim/settings {lro, latency, page, retry_after, permissions, token_life, refresh_in, login_status, base}, /_sim/fault {method, type, name, status, code, message, headers, times, skip (so many calls before), lro, canceled (the end of the operation), body (in place of the error)},
 /_sim/node {kind, name, ..}, /_sim/dump {nodes} (the objects as the recordings have them, and the names of IDs and addresses), /_sim/set {name, mode}, /_sim/power {id, code}, /_sim/delete {id}, /_sim/patch {id, merge}, /_sim/put {id, body}, /_sim/seed {type, name, body, group} (unless it exists), /_sim/reset (the documents of the start), /_sim/revoke (refuse all tokens so far), /_sim/faults (none from now on), /_sim/unlist {id} (missing in lists).
-A login with the secret `wrong` is refused.
+A login with the secret `wrong` is refused. --stack: an Azure Stack, with its API versions and without zones. A machine of its own is in the availability set that /_sim/node names as `set`.
 """
 import argparse, collections, copy, fnmatch, ipaddress, json, os, re, sys, threading, time, urllib.parse, uuid
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 SUB, TENANT, GROUP, LOCATION = "11111111-2222-3333-4444-555555555555", "99999999-8888-7777-6666-555555555555", "k8s", "eastus"
 VERSIONS = {"microsoft.network": {"2025-05-01"}, "microsoft.compute": {"2025-04-01"}}   # and 2018-10-01 for what Network serves below scale sets
 NET, COM = "Microsoft.Network", "Microsoft.Compute"
+STACK = {"privatelinkservices": "2019-03-01", "virtualmachines": "2017-12-01", "virtualmachinescalesets": "2019-07-01"}   # the versions of Azure Stack; of the others 2018-11-01
 UNDESCRIBED = ("kind", "allowPort25Out", "resourceGuid")   # Azure answers them all the same
 LB_KINDS = ("frontendIPConfigurations", "backendAddressPools", "loadBalancingRules", "probes", "inboundNatRules", "outboundRules", "inboundNatPools")
 TYPES = {"loadbalancers": "loadBalancers", "publicipaddresses": "publicIPAddresses", "publicipprefixes": "publicIPPrefixes", "networksecuritygroups": "networkSecurityGroups", "routetables": "routeTables", "networkinterfaces": "networkInterfaces", "virtualnetworks": "virtualNetworks", "subnets": "subnets",
@@ -88,8 +89,8 @@ def parts(rid):
 
 
 class Arm:
-    def __init__(s, description, lro=0.0, latency=0.0, page=0, retry_after=None, zones=("1", "2", "3"), base=""):
-        s.d, s.lro, s.latency, s.page, s.retry_after, s.zones, s.base = Description(description), lro, latency, page, retry_after, list(zones), base
+    def __init__(s, description, lro=0.0, latency=0.0, page=0, retry_after=None, zones=("1", "2", "3"), base="", stack=False):
+        s.d, s.lro, s.latency, s.page, s.retry_after, s.zones, s.base = Description(description), lro, latency, page, retry_after, [] if stack else list(zones), base; s.stack = stack
         s.docs, s.groups, s.ops, s.hidden, s.lock = {}, {GROUP: GROUP}, {}, {}, threading.RLock(); s.calls, s.log, s.findings, s.faults, s.last, s.counter = collections.Counter(), [], [], [], 0.0, collections.Counter()
         s.permissions, s.token_life, s.tokens, s.revoked, s.logins, s.unlisted, s.refresh_in, s.login_status = [{"actions": ["*"], "notActions": []}], 86399, 0, 0, [], set(), None, None
 
@@ -234,6 +235,7 @@ class Arm:
         P = d["properties"]; P["frontendIPConfigurations"] = s.kids(d, "frontendIPConfigurations", p.get("frontendIPConfigurations"), old, frontend)
         P["backendAddressPools"] = s.kids(d, "backendAddressPools", p.get("backendAddressPools"), old, lambda c, q, o: s.pool(c, q, standard))
         P["probes"] = s.kids(d, "probes", p.get("probes"), old, lambda c, q, o: s.probe(c, q))
+        if not standard and any(x["properties"]["protocol"] == "Https" for x in P["probes"]): raise Fault(400, "HttpsProbeNeedsStandardSku", f"only a standard load balancer has HTTPS probes: {d['id']}")   # guess of the code
         own = {k: {x["id"].lower(): x for x in P[k]} for k in ("frontendIPConfigurations", "backendAddressPools", "probes")}
         def to(by, o, coll):
             if o is None: return None
@@ -253,6 +255,7 @@ class Arm:
             if q.get("probe"): r["probe"] = to(c, q["probe"], "probes")
             if q.get("enableConnectionTracking") is not None: r["enableConnectionTracking"] = q["enableConnectionTracking"]
             if r["protocol"] == "All" and (not standard or "publicIPAddress" in own["frontendIPConfigurations"][ref(r["frontendIPConfiguration"]).lower()]["properties"]) : raise Fault(400, "LoadBalancingRuleProtocolAllOnlyForInternalStandard", f"{c['id']} has protocol All.")   # guess
+            if not standard and (r["enableTcpReset"] or r["disableOutboundSnat"]): raise Fault(400, "LoadBalancingRuleNeedsStandardSku", f"only rules of a standard load balancer have TCP reset and outbound settings: {c['id']}")   # guess of the code
             if r["protocol"] != "Tcp" and r["enableTcpReset"] and r["protocol"] != "All": raise Fault(400, "TcpResetOnNonTcpRule", f"TCP reset is not allowed for {c['id']}.")   # guess
             return r
         P["loadBalancingRules"] = s.kids(d, "loadBalancingRules", p.get("loadBalancingRules"), old, rule); seen = {}
@@ -283,6 +286,22 @@ class Arm:
         for pls in s.all("privateLinkServices"):
             for f in pls["properties"]["loadBalancerFrontendIpConfigurations"]:
                 if any(same(ref(f), g) for g in gone): raise Fault(400, "LoadBalancerFrontendIPConfigurationInUseByPrivateLinkService", f"Frontend IP configuration {ref(f)} is in use by private link service {pls['id']}.", [])   # guess of the code
+    def set_of(s, rid):
+        """The scale set or availability set of a scale set, an instance, an interface or one of its configurations; of a machine in none the machine."""
+        g, ns, p = parts(rid)
+        if same(p[0], "virtualMachineScaleSets"): return f"/subscriptions/{SUB}/resourceGroups/{g}/providers/{COM}/{p[0]}/{p[1]}".lower()
+        vm = ref((s.get(f"/subscriptions/{SUB}/resourceGroups/{g}/providers/{NET}/networkInterfaces/{p[1]}") or {"properties": {}})["properties"].get("virtualMachine")); q = (s.get(vm) or {"properties": {}})["properties"]
+        return (ref(q.get("virtualMachineScaleSet")) or ref(q.get("availabilitySet")) or vm or rid).lower()
+    def may_join(s, rid, pools):
+        """A basic load balancer has the machines of one availability set or scale set."""
+        own = s.set_of(rid)
+        for p in pools:
+            lb = s.get(p.rsplit("/", 2)[0])
+            if not lb or not same(lb["sku"]["name"], "Basic"): continue
+            if any(same(r["properties"].get("orchestrationMode"), "Flexible") for r in [s.get(own)] if r): raise Fault(400, "LoadBalancerSkuNotSupportedForFlexibleScaleSet", f"a flexible scale set needs a standard load balancer: {rid}, {lb['id']}")   # guess of the code
+            ids = [b["id"] for b in lb["properties"]["backendAddressPools"]]; others = [m for i in ids for m in s.members()[i.lower()]] + s.scale_sets_using(ids)
+            for o in others:
+                if s.set_of(o) != own: raise Fault(400, "NetworkInterfaceAndLoadBalancerAreInDifferentAvailabilitySets", f"a basic load balancer has the machines of one set: {rid}, {lb['id']}, {o}", [])   # guess of the code
     def detach(s, pools):
         for d in s.all("networkInterfaces") if pools else []:
             for c in d["properties"]["ipConfigurations"]:
@@ -303,6 +322,10 @@ class Arm:
         r["loadBalancerBackendAddresses"] = out; return r
     def probe(s, c, q):
         r = {"protocol": q["protocol"].capitalize(), "port": q["port"], **({"requestPath": q["requestPath"]} if q.get("requestPath") else {}), "intervalInSeconds": q.get("intervalInSeconds", 15), "numberOfProbes": q.get("numberOfProbes", 2), "probeThreshold": q.get("probeThreshold", 1), "noHealthyBackendsBehavior": q.get("noHealthyBackendsBehavior", "AllProbedDown")}   # guess of the defaults
+        if s.stack:   # its API version lacks these two
+            for k in ("probeThreshold", "noHealthyBackendsBehavior"):
+                r.pop(k)
+                if k in q: s.finding(f"{c['id']}: Azure Stack has no {k}")
         if r["protocol"] != "Tcp" and not r.get("requestPath"): raise Fault(400, "LoadBalancerProbeMissingRequestPath", f"Probe {c['id']} needs a request path.")   # guess
         if r["intervalInSeconds"] < 5: raise Fault(400, "LoadBalancerProbeInvalidInterval", f"Interval of probe {c['id']} must be at least 5 seconds.")   # guess
         return r
@@ -378,6 +401,7 @@ class Arm:
             if q.get("publicIPAddress"): r["publicIPAddress"] = {"id": ref(q["publicIPAddress"])}
             return r
         d["properties"]["ipConfigurations"] = s.kids(d, "ipConfigurations", p.get("ipConfigurations"), old, conf); c = d["properties"]["ipConfigurations"]
+        s.may_join(rid, [ref(b) for x in c for b in x["properties"].get("loadBalancerBackendAddressPools") or []])
         if c and not any(x["properties"]["primary"] for x in c): c[0]["properties"]["primary"] = True
         d["properties"].update({k: (old or {}).get("properties", {}).get(k, p.get(k)) for k in ("virtualMachine", "primary", "enableAcceleratedNetworking", "enableIPForwarding", "networkSecurityGroup") if (old or {}).get("properties", {}).get(k, p.get(k)) is not None}); d["kind"] = "Regular"
         for k, v in (("dnsSettings", {"dnsServers": [], "appliedDnsServers": [], "internalDomainNameSuffix": "x.bx.internal.cloudapp.net"}), ("enableAcceleratedNetworking", False), ("vnetEncryptionSupported", False), ("enableIPForwarding", False), ("disableTcpStateTracking", False), ("hostedWorkloads", []), ("tapConfigurations", []), ("nicType", "Standard"), ("allowPort25Out", True), ("defaultOutboundConnectivityEnabled", False), ("auxiliaryMode", "None"), ("auxiliarySku", "None")): d["properties"].setdefault(k, v)
@@ -411,7 +435,7 @@ class Arm:
             for x in path: o = (o or {}).get(x) or {}
             for n in o or []:
                 for c in n["properties"]["ipConfigurations"]:
-                    for b in c["properties"].get("loadBalancerBackendAddressPools") or []: s.need(ref(b), old["id"])
+                    for b in c["properties"].get("loadBalancerBackendAddressPools") or []: s.need(ref(b), old["id"]); s.may_join(old["id"], [ref(b)])
         (new["properties"].get("osProfile") or {}).pop("adminPassword", None); ((new["properties"].get("virtualMachineProfile") or {}).get("osProfile") or {}).pop("adminPassword", None)
         if not new.get("identity") or same(new["identity"].get("type"), "None"): new.pop("identity", None)
         if "/virtualMachineScaleSets/" in old["id"] and "/virtualMachines/" in old["id"]:
@@ -471,6 +495,7 @@ class Arm:
         if spec is None: s.finding(f"{method} {path}: not in the description"); raise Fault(404 if area is None else 405, "InvalidResourceType" if area is None else "MethodNotAllowed", f"{method} {path}: not in the description")
         v = query.get("api-version"); want = next(x["schema"]["enum"] for x in spec["parameters"] if x["name"] == "api-version")
         if not v: raise Fault(400, "MissingApiVersionParameter", "the query has no api-version")
+        if s.stack and "2018-10-01" not in want: want = [STACK.get(p[0].lower(), "2018-11-01")]
         if v not in want: s.finding(f"{method} {path}: api-version {v}, described is {want}")
         for k in query:
             if k not in [x["name"] for x in spec["parameters"]] and k != "$skiptoken": s.finding(f"{method} {path}: unknown query parameter {k}")
@@ -682,7 +707,7 @@ class Arm:
     def node(s, kind, group=GROUP, zone=None, power="running", set=None):
         """One more machine: {name of its node, id, addresses}."""
         r = f"/subscriptions/{SUB}/resourceGroups/{group}/providers"; sn = s.child(f"{r}/{NET}/virtualNetworks/vnet/subnets/nodes"); v6 = any(":" in x for x in sn["properties"].get("addressPrefixes", [])); n = s.counter["node " + kind]; s.counter["node " + kind] += 1
-        used = s.private(); ips = [s.address(sn, "IPv4", used)] + ([s.address(sn, "IPv6", used)] if v6 else []); zone = zone or (s.zones[n % len(s.zones)] if s.zones else None)
+        used = s.private(); ips = [s.address(sn, "IPv4", used)] + ([s.address(sn, "IPv6", used)] if v6 else []); zone = None if kind == "standalone" and set else zone or (s.zones[n % len(s.zones)] if s.zones else None)
         b36 = lambda i: "".join("0123456789abcdefghijklmnopqrstuvwxyz"[i // 36 ** k % 36] for k in range(5, -1, -1)); view = {"platformFaultDomain": 0, "platformUpdateDomain": 0, "statuses": [{"code": "ProvisioningState/succeeded", "level": "Info", "displayStatus": "Provisioning succeeded"}, {"code": f"PowerState/{power}", "level": "Info", "displayStatus": f"VM {power}"}]}
         if kind == "uniform":
             vs = s.get(f"{r}/{COM}/virtualMachineScaleSets/{set or 'pool-a'}"); vs["sku"]["capacity"] += 1; rid = f"{vs['id']}/virtualMachines/{n}"; name = vs["name"] + b36(n); prof = vs["properties"]["virtualMachineProfile"]
@@ -693,8 +718,9 @@ class Arm:
             if vs: vs["sku"]["capacity"] += 1
             d = s.put_networkinterfaces(nic, {"location": LOCATION, "properties": {"ipConfigurations": [{"name": "ipconfig1" if i == 0 else "ipconfig1-v6", "properties": {"subnet": {"id": sn["id"]}, "primary": i == 0, "privateIPAllocationMethod": "Static", "privateIPAddress": a, "privateIPAddressVersion": "IPv6" if ":" in a else "IPv4",
                 **({"loadBalancerBackendAddressPools": c} if (c := (vs or {}) and vs["properties"]["virtualMachineProfile"]["networkProfile"]["networkInterfaceConfigurations"][0]["properties"]["ipConfigurations"][i]["properties"].get("loadBalancerBackendAddressPools")) else {})}} for i, a in enumerate(ips)]}}, None)[0]
-            d["properties"].update({"virtualMachine": {"id": rid}, "primary": True}); s.docs[nic.lower()] = d; s.touch(d)
-            s.put(rid, {"location": LOCATION, **({"zones": [zone]} if zone else {}), "properties": {"provisioningState": "Succeeded", "vmId": guid(), "hardwareProfile": {"vmSize": "Standard_D2s_v3"}, "osProfile": {"computerName": name}, "networkProfile": {"networkInterfaces": [{"id": nic, "properties": {"primary": True}}]}, **({"virtualMachineScaleSet": {"id": vs["id"]}} if vs else {})}})
+            d["properties"].update({"virtualMachine": {"id": rid}, "primary": True}); s.docs[nic.lower()] = d; s.touch(d); avail = f"{r}/{COM}/availabilitySets/{set}" if kind == "standalone" and set else None
+            if avail and not s.get(avail): s.put(avail, {"location": LOCATION, "sku": {"name": "Aligned"}, "properties": {"platformFaultDomainCount": 2, "platformUpdateDomainCount": 5}})
+            s.put(rid, {"location": LOCATION, **({"zones": [zone]} if zone else {}), "properties": {"provisioningState": "Succeeded", "vmId": guid(), "hardwareProfile": {"vmSize": "Standard_D2s_v3"}, "osProfile": {"computerName": name}, "networkProfile": {"networkInterfaces": [{"id": nic, "properties": {"primary": True}}]}, **({"virtualMachineScaleSet": {"id": vs["id"]}} if vs else {}), **({"availabilitySet": {"id": avail}} if avail else {})}})
         s.hidden[rid.lower()] = {"view": view, **({"ips": ips} if kind == "uniform" else {})}
         return {"name": name, "id": rid, "ips": ips, "zone": f"{LOCATION}-{zone}" if zone else None, "kind": kind}
     def power(s, rid, code):
@@ -799,11 +825,11 @@ def serve(arm, port, host="127.0.0.1"):
 
 if __name__ == "__main__":
     ap = argparse.ArgumentParser()
-    ap.add_argument("--port", type=int, default=0); ap.add_argument("--ready"); ap.add_argument("--description", default=described()); ap.add_argument("--ipv6", action="store_true")
+    ap.add_argument("--port", type=int, default=0); ap.add_argument("--ready"); ap.add_argument("--description", default=described()); ap.add_argument("--ipv6", action="store_true"); ap.add_argument("--stack", action="store_true")
     for f in ("uniform", "flex", "standalone", "page"): ap.add_argument("--" + f, type=int, default=0)
     for f in ("lro", "latency"): ap.add_argument("--" + f, type=float, default=0.0)
     ap.add_argument("--retry-after", type=int); a = ap.parse_args()
-    arm = Arm(a.description, a.lro, a.latency, a.page, a.retry_after); nodes = arm.cluster(a.uniform, a.flex, a.standalone, a.ipv6); serve(arm, a.port)
+    arm = Arm(a.description, a.lro, a.latency, a.page, a.retry_after, stack=a.stack); nodes = arm.cluster(a.uniform, a.flex, a.standalone, a.ipv6); serve(arm, a.port)
     ready = json.dumps({"endpoint": arm.base, "subscription": SUB, "tenant": TENANT, "group": GROUP, "location": LOCATION, "nodes": nodes})
     print(ready, flush=True)
     if a.ready:

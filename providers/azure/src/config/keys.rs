@@ -77,9 +77,9 @@ config_section! {
         "routeTableName" => pub(crate) route_table_name: String,
         /// Resource group of the route table, if it is another one.
         "routeTableResourceGroup" => pub(crate) route_table_resource_group: String,
-        /// Availability set of the nodes of load balancers, with `vmType: standard`.
+        /// Availability set whose machines are members of basic load balancers, with `vmType: standard`.
         "primaryAvailabilitySetName" => pub(crate) primary_availability_set: String,
-        /// Scale set of the nodes of load balancers, with scale sets.
+        /// Scale set whose machines are members of basic load balancers, with `vmType: vmss`.
         "primaryScaleSetName" => pub(crate) primary_scale_set: String,
         /// Kind of the nodes' machines: `vmss`, `standard` or `vmssflex`. Nodes are found in scale sets and as single machines, whatever it is, except that
         /// `standard` and `vmssflex` read no instances of uniform scale sets.
@@ -95,7 +95,7 @@ config_section! {
         /// Minimum age in seconds of a node that is deleted because its machine does not exist.
         "nodeInstanceNotFoundGracePeriodInSeconds" => pub(crate) not_found_grace_seconds: u32,
 
-        /// SKU of load balancers: `standard` or `basic`.
+        /// SKU of load balancers and public IP addresses: `standard`, or on Azure Stack `basic`. See [Basic load balancers](#basic-load-balancers).
         "loadBalancerSku" => pub(crate) load_balancer_sku: String = "standard".to_owned(),
         /// Name of load balancers in place of `--cluster-name`.
         "loadBalancerName" => pub(crate) load_balancer_name: String,
@@ -105,7 +105,7 @@ config_section! {
         "excludeMasterFromStandardLB" => pub(crate) exclude_master: Option<bool>,
         /// Whether rules give nodes no outbound access. Only with standard load balancers.
         "disableOutboundSNAT" => pub(crate) disable_outbound_snat: Option<bool>,
-        /// Maximum number of rules of a basic load balancer.
+        /// Maximum number of rules of a basic load balancer. 0: no maximum.
         "maximumLoadBalancerRuleCount" => pub(crate) maximum_rule_count: u32 = 250,
         /// Load balancers whose backend pools are managed elsewhere: `internal`, `external` or `all`.
         "preConfiguredBackendPoolLoadBalancerTypes" => pub(crate) pre_configured_pools: String,
@@ -283,6 +283,22 @@ pub(crate) struct MultipleLoadBalancer {
 pub(crate) struct LabelSelector {
     pub(crate) match_labels: BTreeMap<String, String>,
     pub(crate) match_expressions: Vec<LabelRequirement>,
+}
+
+impl CloudConf {
+    /// Whether load balancers are basic ones.
+    pub(crate) fn is_basic(&self) -> bool {
+        self.load_balancer_sku.eq_ignore_ascii_case("basic")
+    }
+
+    /// The key and name of the scale set or availability set whose machines are members of basic load balancers. Empty: all machines.
+    pub(crate) fn primary_vm_set(&self) -> (&'static str, &str) {
+        if self.vm_type.eq_ignore_ascii_case("vmss") {
+            ("primaryScaleSetName", self.primary_scale_set.trim())
+        } else {
+            ("primaryAvailabilitySetName", self.primary_availability_set.trim())
+        }
+    }
 }
 
 impl LabelSelector {

@@ -115,6 +115,38 @@ fn several_load_balancers_are_validated() {
 }
 
 #[test]
+fn basic_load_balancers_are_those_of_azure_stack() {
+    const STACK: &str =
+        "cloud: AzureStackCloud\nresourceManagerEndpoint: https://a\nloadBalancerSku: Basic\n";
+    let stack = read(&format!("{STACK}primaryScaleSetName: pool")).unwrap();
+    assert!(stack.warnings.is_empty(), "{:?}", stack.warnings);
+    assert_eq!(stack.value.conf.primary_vm_set(), ("primaryScaleSetName", "pool"));
+    // Without a primary set, all machines may be members.
+    let warnings = read(&format!("{STACK}vmType: standard")).unwrap().warnings;
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(warnings[0].to_string().contains("primaryAvailabilitySetName"), "{warnings:?}");
+    let wrong =
+        "loadBalancerBackendPoolConfigurationType: nodeIP\nvmType: vmssflex\ndisableOutboundSNAT: true\n";
+    for (cloud, is_refused) in [
+        ("loadBalancerSku: basic\n", true),
+        (&*format!("{STACK}disableAzureStackCloud: true\n"), true),
+        (STACK, false),
+    ] {
+        let found = errors(&format!("{BASE}{SECRET}{cloud}{wrong}"), Environment::default());
+        assert_eq!(found.len(), 3 + usize::from(is_refused), "{found:#?}");
+        let has = |part: &str| found.iter().any(|error| error.contains(part));
+        assert_eq!(has("loadBalancerSku: Azure has retired basic load balancers"), is_refused, "{found:#?}");
+        for part in [
+            "loadBalancerBackendPoolConfigurationType: nodeIP needs loadBalancerSku standard",
+            "vmType: vmssflex needs loadBalancerSku standard",
+            "disableOutboundSNAT: needs loadBalancerSku standard",
+        ] {
+            assert!(has(part), "{part} is not in {found:#?}");
+        }
+    }
+}
+
+#[test]
 fn all_problems_are_reported_at_once_with_their_places() {
     let conf = "cloud: AzureGermany\nvmType: vmss\nputVMSSVMBatchSize: many\nmultipleStandardLoadBalancerConfigurations:\n\
                 - name: a\n  primaryVMSet: {}\nloadBalancerSku: gold\nserviceGatewayEnabled: true\n";

@@ -82,8 +82,8 @@ annotations! {
     LINK_AUTO_APPROVAL = "service.beta.kubernetes.io/azure-pls-auto-approval", "subscriptions, separated by spaces";
 }
 
-/// Annotations of the Go cloud-controller-manager that this program does not support.
-pub(crate) const UNSUPPORTED: [&str; 1] = ["service.beta.kubernetes.io/azure-load-balancer-mode"];
+/// The annotation of the Go cloud-controller-manager that chooses one of several basic load balancers, which this program does not have.
+pub(crate) const MODE: &str = "service.beta.kubernetes.io/azure-load-balancer-mode";
 
 /// The value of a boolean annotation.
 pub(crate) fn is_true(service: &ServiceView, key: &str) -> bool {

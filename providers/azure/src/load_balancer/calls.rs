@@ -254,7 +254,7 @@ impl BalancerCalls {
 
     /// The zones of the region.
     async fn zones(&self, priority: Priority) -> Result<Vec<String>> {
-        if !self.settings.has_zones {
+        if self.settings.is_azure_stack {
             return Ok(Vec::new());
         }
         if let Some((began, zones)) = &self.state.lock().zones
@@ -330,7 +330,8 @@ impl BalancerCalls {
                     index.interfaces.insert(id.clone(), interface);
                 }
                 let set = machine.pointer("/properties/virtualMachineScaleSet/id").and_then(Value::as_str);
-                index.sets.extend(set.and_then(set_target).map(|set| (id, set)));
+                index.sets.extend(set.and_then(set_target).map(|set| (id.clone(), set)));
+                index.vm_sets.extend(vm_set_of(&machine).map(|set| (id, set.to_owned())));
             }
         }
         let wanted: BTreeSet<&Target> = index.interfaces.values().collect();
@@ -450,13 +451,10 @@ impl BalancerCalls {
                 let Some(id) = machine.get("id").and_then(Value::as_str).and_then(MachineId::parse) else {
                     continue;
                 };
-                let set = |path: &str| machine.pointer(path).and_then(Value::as_str)?.rsplit('/').next();
-                let set = set("/properties/virtualMachineScaleSet/id")
-                    .or_else(|| set("/properties/availabilitySet/id"));
                 let MachineKind::Machine { name } = &id.kind else {
                     continue;
                 };
-                let set = set.unwrap_or(name).to_owned();
+                let set = vm_set_of(&machine).unwrap_or(name).to_owned();
                 sets.insert(id, set);
             }
         }
@@ -600,6 +598,16 @@ fn zones_of(provider: &Value, location: &str) -> Vec<String> {
 /// The items of a list in a document.
 fn list<'a>(document: &'a Value, name: &str) -> impl Iterator<Item = &'a Value> {
     document.get(name).and_then(Value::as_array).into_iter().flatten()
+}
+
+/// The name of the flexible scale set or availability set of a machine.
+fn vm_set_of(machine: &Value) -> Option<&str> {
+    let paths = [
+        "/properties/virtualMachineScaleSet/id",
+        "/properties/availabilitySet/id",
+    ];
+    let id = paths.iter().find_map(|path| machine.pointer(path)?.as_str())?;
+    id.rsplit('/').next()
 }
 
 /// The ID of the primary network interface of a machine: the only one, or the one that is marked.

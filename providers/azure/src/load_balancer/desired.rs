@@ -49,6 +49,8 @@ pub(crate) enum Need {
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     pub(crate) location: String,
+    /// Whether load balancers and public IP addresses are basic ones.
+    pub(crate) is_basic: bool,
     /// Name and type of an edge zone.
     pub(crate) extended: Option<(String, String)>,
     pub(crate) tags: ResourceTags,
@@ -58,7 +60,10 @@ impl Place {
     /// A new document with these tags and those of the config.
     fn document(&self, tags: Map<String, Value>) -> Value {
         let mut document = self.located(tags);
-        document["sku"] = json!({"name": "Standard"});
+        // Without a SKU, it is a basic one.
+        if !self.is_basic {
+            document["sku"] = json!({"name": "Standard"});
+        }
         document
     }
 
@@ -273,6 +278,8 @@ pub(crate) struct DesiredRules {
     pub(crate) id: String,
     /// Whether the load balancer only exists in a plan.
     pub(crate) is_planned: bool,
+    /// Whether the API is that of an Azure Stack.
+    pub(crate) is_azure_stack: bool,
     pub(crate) services: Vec<ServiceRules>,
     /// The names of elements that may be changed and removed: those of Services that are active or leave.
     pub(crate) names: OwnNames,
@@ -325,7 +332,7 @@ impl DesiredRules {
                 shared.push(frontend);
             }
             rules.extend(service.rules.iter().map(|rule| self.rule(rule, service, name)));
-            probes.extend(service.probes.iter().map(probe));
+            probes.extend(service.probes.iter().map(|probe| self.probe(probe)));
         }
         // The first element of a name counts: the Service with this name decides about the frontend.
         own.append(&mut shared);
@@ -434,7 +441,6 @@ impl DesiredRules {
             "frontendPort": rule.frontend_port,
             "backendPort": rule.backend_port,
             "enableFloatingIP": rule.has_floating_ip,
-            "disableOutboundSnat": rule.disables_outbound_snat,
             "loadDistribution": if rule.has_affinity { "SourceIP" } else { "Default" },
             "idleTimeoutInMinutes": rule.idle_minutes,
             "frontendIPConfiguration": child(FRONTENDS, frontend),
@@ -444,22 +450,31 @@ impl DesiredRules {
         if let Some(resets) = rule.resets_tcp {
             properties["enableTcpReset"] = resets.into();
         }
+        if let Some(disables) = rule.disables_outbound_snat {
+            properties["disableOutboundSnat"] = disables.into();
+        }
         json!({"name": rule.name, "properties": properties})
     }
-}
 
-fn probe(probe: &HealthProbe) -> Value {
-    json!({"name": probe.name, "properties": {
-        "protocol": match probe.protocol {
-            ProbeProtocol::Tcp => "Tcp",
-            ProbeProtocol::Http => "Http",
-            ProbeProtocol::Https => "Https",
-        },
-        "port": probe.port,
-        "requestPath": probe.path,
-        "intervalInSeconds": probe.interval,
-        "probeThreshold": probe.threshold,
-    }})
+    fn probe(&self, probe: &HealthProbe) -> Value {
+        // API versions before 2022-05-01 do not have the threshold, which also counts successes.
+        let threshold = if self.is_azure_stack {
+            "numberOfProbes"
+        } else {
+            "probeThreshold"
+        };
+        json!({"name": probe.name, "properties": {
+            "protocol": match probe.protocol {
+                ProbeProtocol::Tcp => "Tcp",
+                ProbeProtocol::Http => "Http",
+                ProbeProtocol::Https => "Https",
+            },
+            "port": probe.port,
+            "requestPath": probe.path,
+            "intervalInSeconds": probe.interval,
+            threshold: probe.threshold,
+        }})
+    }
 }
 
 /// `IPv4` or `IPv6`.

@@ -53,7 +53,7 @@ fn model_of(conf: CloudConf) -> Model {
         link_group: "g".to_owned(),
         location: "here".to_owned(),
         tags: ResourceTags::default(),
-        has_zones: true,
+        is_azure_stack: false,
         conf: CloudConf {
             security_group_name: "nsg".to_owned(),
             vnet_name: "vnet".to_owned(),

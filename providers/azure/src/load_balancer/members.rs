@@ -64,7 +64,7 @@ pub(crate) struct MachineIndex {
     pub(crate) interfaces: BTreeMap<MachineId, Target>,
     /// The flexible scale set.
     pub(crate) sets: BTreeMap<MachineId, Target>,
-    /// The name of the flexible scale set or availability set, if the cluster has several load balancers.
+    /// The name of the flexible scale set or availability set.
     pub(crate) vm_sets: BTreeMap<MachineId, String>,
 }
 
@@ -77,6 +77,8 @@ pub(crate) struct DesiredMembers {
     pub(crate) join: BTreeSet<Target>,
     /// Those of nodes that should not be members.
     pub(crate) leave: BTreeSet<Target>,
+    /// Those of them that are outside of the primary set: Azure accepts no member of a basic load balancer before they have left.
+    pub(crate) outside: BTreeSet<Target>,
     /// The addresses in pools of addresses. `None`: members are machines, or members stay.
     pub(crate) addresses: Option<PoolAddresses>,
     /// The ID of the network of pools of addresses.
@@ -149,6 +151,32 @@ pub(crate) fn machine_of(node: &ServiceNode, settings: &BalancerSettings) -> Opt
     id.subscription.eq_ignore_ascii_case(&settings.subscription).then_some(id)
 }
 
+/// Whether the load balancer may have the machine of a node. A basic one has the machines of one scale set or availability set.
+fn is_in_primary_set(node: &ServiceNode, index: &MachineIndex, settings: &BalancerSettings) -> bool {
+    if !settings.conf.is_basic() {
+        return true;
+    }
+    let Some(id) = machine_of(node, settings) else {
+        return false;
+    };
+    if index.sets.contains_key(&id) {
+        return false;
+    }
+    let (_, primary) = settings.conf.primary_vm_set();
+    primary.is_empty() || index.vm_set(&id).is_some_and(|set| set.eq_ignore_ascii_case(primary))
+}
+
+/// Why a basic load balancer does not have the machine of a node, as the end of a sentence about the node.
+fn outside_of_primary_set(id: &MachineId, index: &MachineIndex, settings: &BalancerSettings) -> String {
+    if index.sets.contains_key(id) {
+        return "has a machine of a flexible scale set, which needs a standard load balancer".to_owned();
+    }
+    let (key, primary) = settings.conf.primary_vm_set();
+    format!(
+        "has a machine outside of {primary}, to which the members of a basic load balancer belong ({key})"
+    )
+}
+
 /// The scale set of an instance.
 fn set_of(id: &MachineId) -> Option<Target> {
     match &id.kind {
@@ -170,6 +198,14 @@ impl MachineIndex {
                 id: instance.clone(),
             }),
             MachineKind::Machine { .. } => self.interfaces.get(id).cloned(),
+        }
+    }
+
+    /// The name of the scale set or availability set of a machine.
+    pub(crate) fn vm_set<'a>(&'a self, id: &'a MachineId) -> Option<&'a str> {
+        match &id.kind {
+            MachineKind::Instance { set, .. } => Some(set),
+            MachineKind::Machine { .. } => self.vm_sets.get(id).map(String::as_str),
         }
     }
 
@@ -214,7 +250,9 @@ impl DesiredMembers {
         settings: &BalancerSettings,
     ) {
         let nodes = cluster.nodes.all();
-        if !nodes.iter().any(|node| is_member(node, settings)) {
+        let may_join =
+            |node: &ServiceNode| is_member(node, settings) && is_in_primary_set(node, index, settings);
+        if !nodes.iter().any(may_join) {
             return;
         }
         if settings.has_address_pools() {
@@ -230,13 +268,18 @@ impl DesiredMembers {
                 continue;
             };
             let holder = index.holder(&id);
-            if is_member(node, settings) {
+            if may_join(node) {
                 self.join.extend(holder);
                 self.join.extend(index.set(&id));
-            } else {
-                self.leave.extend(holder);
+                continue;
             }
+            if !is_in_primary_set(node, index, settings) {
+                self.outside.extend(holder.clone());
+                self.outside.extend(index.set(&id));
+            }
+            self.leave.extend(holder);
         }
+        self.leave.extend(self.outside.iter().cloned());
         // A machine may have a second node that is out of date.
         self.leave.retain(|target| !self.join.contains(target));
     }
@@ -305,6 +348,11 @@ impl DesiredMembers {
             });
             let step = step.because(format!("it {verb} the pools")).one_of_many();
             steps.push(step);
+        }
+        // The next plan of the pass has the others.
+        let is_outside = |step: &Step<ArmChange>| self.outside.contains(&step.change.target);
+        if steps.iter().any(is_outside) {
+            steps.retain(is_outside);
         }
         // New machines have what the model of their scale set has, so the model comes first.
         steps.sort_by_key(|step| !matches!(step.change.target, Target::ScaleSet { .. }));
@@ -377,7 +425,7 @@ impl DesiredMembers {
         steps
     }
 
-    /// Nodes that should be members and cannot.
+    /// Nodes that should be members and cannot. Those outside of the primary set should not, unless none is in it.
     pub(crate) fn left_out(
         cluster: &ClusterView,
         index: &MachineIndex,
@@ -386,9 +434,14 @@ impl DesiredMembers {
         settings: &BalancerSettings,
     ) -> Vec<NodeLeftOut> {
         let mut left_out = Vec::new();
-        for node in cluster.nodes.eligible().filter(|node| is_member(node, settings)) {
+        let is_primary = |node: &ServiceNode| is_in_primary_set(node, index, settings);
+        let members = || cluster.nodes.eligible().filter(|node| is_member(node, settings));
+        let has_primary = members().any(is_primary);
+        for node in members() {
             let reason = match machine_of(node, settings) {
                 None => Some("has no provider ID of a machine in the cluster's subscription".to_owned()),
+                Some(_) if has_primary && !is_primary(node) => None,
+                Some(id) if !is_primary(node) => Some(outside_of_primary_set(&id, index, settings)),
                 Some(id) => match index.holder(&id) {
                     None => Some("has no machine with a network interface".to_owned()),
                     Some(target) => match observed.holders.get(&target) {
@@ -657,4 +710,143 @@ fn merge(document: &mut Value, body: &Value) {
 /// The pools of the cluster.
 pub(crate) fn pools(cluster: &str) -> Vec<(IpFamily, String)> {
     [IpFamily::V4, IpFamily::V6].map(|family| (family, names::pool(cluster, family))).to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use ccm_core::testkit::nodes::service_node;
+
+    use super::*;
+    use crate::{config::CloudConf, load_balancer::laws};
+
+    const COMPUTE: &str = "/subscriptions/s/resourceGroups/g/providers/Microsoft.Compute";
+
+    fn basic(conf: CloudConf) -> BalancerSettings {
+        BalancerSettings {
+            conf: CloudConf {
+                load_balancer_sku: "basic".to_owned(),
+                ..conf
+            },
+            ..BalancerSettings::clone(&laws::model().settings)
+        }
+    }
+
+    fn availability_set(name: &str) -> BalancerSettings {
+        basic(CloudConf {
+            vm_type: "standard".to_owned(),
+            primary_availability_set: name.to_owned(),
+            ..CloudConf::default()
+        })
+    }
+
+    fn node(name: &str) -> ServiceNode {
+        service_node(name, &format!("azure://{COMPUTE}/virtualMachines/{name}"), Vec::new())
+    }
+
+    fn interface(name: &str) -> Target {
+        Target::Interface {
+            group: "g".to_owned(),
+            name: name.to_owned(),
+        }
+    }
+
+    /// Machines `a` and `b` in availability sets, `c` in none, and `d` in a flexible scale set.
+    fn machines() -> (ClusterView, MachineIndex) {
+        let names = ["a", "b", "c", "d"];
+        let id = |name: &str| MachineId::parse(&format!("{COMPUTE}/virtualMachines/{name}")).unwrap();
+        let set = Target::ScaleSet {
+            group: "g".to_owned(),
+            name: "flex".to_owned(),
+        };
+        let vm_sets = [("a", "agents"), ("b", "masters"), ("d", "flex")];
+        let index = MachineIndex {
+            interfaces: names.iter().map(|name| (id(name), interface(name))).collect(),
+            sets: [(id("d"), set)].into(),
+            vm_sets: vm_sets.iter().map(|(name, set)| (id(name), (*set).to_owned())).collect(),
+        };
+        let cluster = ClusterView {
+            nodes: names.iter().map(|name| node(name)).collect(),
+            ..ClusterView::default()
+        };
+        (cluster, index)
+    }
+
+    fn followed(settings: &BalancerSettings) -> DesiredMembers {
+        let (cluster, index) = machines();
+        let mut desired = DesiredMembers::default();
+        desired.follow("kubernetes", &cluster, &index, settings);
+        desired
+    }
+
+    fn left_out(settings: &BalancerSettings) -> Vec<NodeLeftOut> {
+        let (cluster, index) = machines();
+        let holders = index.interfaces.values().map(|target| (target.clone(), Arc::new(json!({}))));
+        let observed = ObservedMembers {
+            balancer: None,
+            holders: holders.collect(),
+        };
+        DesiredMembers::left_out(&cluster, &index, &observed, "kubernetes", settings)
+    }
+
+    #[test]
+    fn a_basic_load_balancer_has_the_machines_of_the_primary_set() {
+        let agents = availability_set(" Agents");
+        let desired = followed(&agents);
+        assert_eq!(desired.join, [interface("a")].into());
+        assert!(["b", "c", "d"].map(interface).iter().all(|other| desired.leave.contains(other)));
+        assert!(desired.outside == desired.leave && desired.leave.len() == 4, "{:?}", desired.leave);
+        assert_eq!(left_out(&agents), []);
+        // A standard one has all.
+        let standard = laws::model();
+        let desired = followed(&standard.settings);
+        assert!(["a", "b", "c", "d"].map(interface).iter().all(|own| desired.join.contains(own)));
+        assert!(desired.leave.is_empty() && desired.outside.is_empty());
+    }
+
+    #[test]
+    fn without_a_machine_in_the_primary_set_members_stay_and_all_nodes_are_left_out() {
+        let nobody = availability_set("nobody");
+        let desired = followed(&nobody);
+        assert!(desired.join.is_empty() && desired.leave.is_empty() && desired.outside.is_empty());
+        let left_out = left_out(&nobody);
+        let names: Vec<&str> = left_out.iter().map(|node| node.node.as_str()).collect();
+        assert_eq!(names, ["a", "b", "c", "d"]);
+        assert!(left_out[0].reason.contains("outside of nobody"), "{left_out:?}");
+        assert!(left_out[3].reason.contains("flexible scale set"), "{left_out:?}");
+    }
+
+    #[test]
+    fn without_a_primary_set_all_machines_but_flexible_ones_are_members() {
+        let desired = followed(&availability_set(""));
+        assert_eq!(desired.join, ["a", "b", "c"].map(interface).into());
+    }
+
+    #[test]
+    fn instances_belong_to_the_scale_set_in_their_ids() {
+        let nodes = ["pool-a", "pool-b"].map(|set| {
+            let id = format!("azure://{COMPUTE}/virtualMachineScaleSets/{set}/virtualMachines/0");
+            service_node(set, &id, Vec::new())
+        });
+        let cluster = ClusterView {
+            nodes: nodes.into_iter().collect(),
+            ..ClusterView::default()
+        };
+        let settings = basic(CloudConf {
+            primary_scale_set: "POOL-B".to_owned(),
+            ..CloudConf::default()
+        });
+        let mut desired = DesiredMembers::default();
+        desired.follow("kubernetes", &cluster, &MachineIndex::default(), &settings);
+        let targets = |name: &str| {
+            let (group, name) = ("g".to_owned(), name.to_owned());
+            let instance = Target::Instance {
+                group: group.clone(),
+                set: name.clone(),
+                id: "0".to_owned(),
+            };
+            BTreeSet::from([Target::ScaleSet { group, name }, instance])
+        };
+        assert_eq!((desired.join, desired.leave), (targets("pool-b"), targets("pool-a")));
+    }
 }

@@ -149,6 +149,7 @@ impl Model {
         let extended = [&conf.extended_location_name, &conf.extended_location_type];
         Place {
             location: self.settings.location.clone(),
+            is_basic: conf.is_basic(),
             extended: if extended.iter().any(|value| value.is_empty()) {
                 None
             } else {
@@ -488,10 +489,15 @@ impl PartModel for Model {
             result.events.extend(self.unplaced_nodes(members, cluster, inputs));
         }
         let conflicts = self.port_conflicts(members, &inputs.directory);
+        let excess = self.over_rule_limit(members, &inputs.directory);
         for member in PartMember::active(members) {
             let (service, spec) = (&member.service, &member.spec);
             let mut invalid = spec.invalid.clone();
             invalid.extend(conflicts.get(&service.id).into_iter().flatten().cloned());
+            invalid.extend(excess.get(&service.id).cloned());
+            if self.settings.conf.is_basic() {
+                invalid.extend(self.standard_ones(member, &inputs.directory));
+            }
             for address in &spec.addresses {
                 let part = address.part(&inputs.directory);
                 let Some(existing) = inputs.directory.address(&part) else {

@@ -422,11 +422,11 @@ fn eligible_balancers(
 /// The scale set or availability set of a node's machine; the machine itself if it is in none.
 fn vm_set(node: &ServiceNode, machines: &MachineIndex, settings: &BalancerSettings) -> Option<String> {
     let id = machine_of(node, settings)?;
-    if let Some(set) = machines.vm_sets.get(&id) {
-        return Some(set.clone());
+    if let Some(set) = machines.vm_set(&id) {
+        return Some(set.to_owned());
     }
     match id.kind {
-        MachineKind::Instance { set, .. } => Some(set),
+        MachineKind::Instance { .. } => None,
         MachineKind::Machine { name } => Some(name),
     }
 }

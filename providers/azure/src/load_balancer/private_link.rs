@@ -595,6 +595,7 @@ mod tests {
             cluster: "kubernetes".to_owned(),
             ownership_tag: OwnershipTag::Unknown,
             place: Place {
+                is_basic: false,
                 location: "here".to_owned(),
                 extended: None,
                 tags: crate::tags::ResourceTags::default(),

@@ -35,11 +35,12 @@ pub(crate) struct BalancingRule {
     pub(crate) backend_port: u16,
     /// Packets keep the address of the load balancer.
     pub(crate) has_floating_ip: bool,
-    pub(crate) disables_outbound_snat: bool,
+    /// Only rules of standard load balancers have it.
+    pub(crate) disables_outbound_snat: Option<bool>,
     /// A client stays at its node.
     pub(crate) has_affinity: bool,
     pub(crate) idle_minutes: i32,
-    /// Only rules of TCP have it.
+    /// Only rules of TCP in standard load balancers have it.
     pub(crate) resets_tcp: Option<bool>,
     /// The name of its probe.
     pub(crate) probe: Option<String>,
@@ -191,7 +192,9 @@ impl RuleBuilder<'_> {
                 port.node_port
             },
             has_floating_ip,
-            disables_outbound_snat: self.conf.disable_outbound_snat == Some(true),
+            disables_outbound_snat: self
+                .is_standard()
+                .then_some(self.conf.disable_outbound_snat == Some(true)),
             has_affinity: matches!(self.service.session_affinity, SessionAffinity::ClientIp { .. }),
             idle_minutes,
             resets_tcp,
@@ -321,7 +324,7 @@ impl RuleBuilder<'_> {
     }
 
     fn is_standard(&self) -> bool {
-        self.conf.load_balancer_sku.eq_ignore_ascii_case("standard")
+        !self.conf.is_basic()
     }
 
     fn is_set(&self, port: &ServicePort, name: &str) -> bool {
@@ -420,7 +423,7 @@ mod tests {
             frontend_port: 80,
             backend_port: 80,
             has_floating_ip: true,
-            disables_outbound_snat: false,
+            disables_outbound_snat: Some(false),
             has_affinity: false,
             idle_minutes: 4,
             resets_tcp: Some(true),
@@ -551,6 +554,26 @@ mod tests {
         assert_eq!((rule.name.as_str(), rule.protocol), ("auidweb-TCP-80", RuleProtocol::All));
         assert_eq!((rule.frontend_port, rule.backend_port, rule.resets_tcp), (0, 0, Some(true)));
         assert_eq!(probes.len(), 1);
+    }
+
+    #[test]
+    fn rules_of_basic_load_balancers_lack_what_only_standard_ones_have() {
+        let basic = CloudConf {
+            load_balancer_sku: "Basic".to_owned(),
+            ..CloudConf::default()
+        };
+        let mut web = web();
+        for key in [INTERNAL, ALL_PORTS] {
+            annotate(&mut web, key, Some("true"));
+        }
+        annotate(&mut web, PROBE_PROTOCOL, Some("https"));
+        let RuleSet { rules, probes, .. } = set(&web, &basic);
+        let ports: Vec<u16> = rules.iter().map(|rule| rule.frontend_port).collect();
+        assert_eq!(ports, [80, 443]);
+        assert_eq!((rules[0].resets_tcp, rules[0].disables_outbound_snat), (None, None));
+        assert_eq!((probes[0].protocol, probes[0].path.as_deref()), (ProbeProtocol::Tcp, None));
+        web.ports[0].protocol = Protocol::Sctp;
+        assert!(problems(&set(&web, &basic))[0].contains("port 80 has SCTP"));
     }
 
     #[test]

@@ -27,8 +27,8 @@ pub(crate) struct BalancerSettings {
     pub(crate) location: String,
     /// Tags of all resources.
     pub(crate) tags: ResourceTags,
-    /// Whether the region may have zones.
-    pub(crate) has_zones: bool,
+    /// Whether the API is that of an Azure Stack, which has no zones.
+    pub(crate) is_azure_stack: bool,
     /// The keys of the config.
     pub(crate) conf: CloudConf,
 }
@@ -45,7 +45,7 @@ impl BalancerSettings {
             link_group: settings.link_group().to_ascii_lowercase(),
             location: settings.location.clone(),
             tags: ResourceTags::of(&settings.conf),
-            has_zones: settings.has_zones,
+            is_azure_stack: settings.is_azure_stack,
             conf: settings.conf.clone(),
         }
     }
@@ -90,9 +90,9 @@ impl BalancerSettings {
         format!("{network}/subnets/{name}")
     }
 
-    /// Whether nodes of the control plane stay out of load balancers.
+    /// Whether nodes of the control plane stay out of load balancers. Basic ones may have them.
     pub(crate) fn excludes_control_plane(&self) -> bool {
-        self.conf.exclude_master.unwrap_or(true)
+        !self.conf.is_basic() && self.conf.exclude_master.unwrap_or(true)
     }
 
     /// Whether the members of backend pools are addresses of nodes.

@@ -239,7 +239,7 @@ impl Spec {
         cluster: &str,
         settings: &BalancerSettings,
     ) -> Vec<InvalidField> {
-        let mut invalid = unsupported(service);
+        let mut invalid = unsupported(service, settings);
         if self.families.iter().any(|family| !has_floating_ip(service, *family)) {
             invalid.extend(without_floating_ip(service, &self.sources));
         }
@@ -251,11 +251,10 @@ impl Spec {
             }
         }
         let conf = &settings.conf;
+        if conf.is_basic() {
+            invalid.extend(self.needs_standard());
+        }
         for (is_set, problem) in [
-            (
-                !conf.load_balancer_sku.eq_ignore_ascii_case("standard"),
-                "loadBalancerSku basic is not supported; set it to standard in the cloud config",
-            ),
             (
                 conf.security_group_name.trim().is_empty(),
                 "securityGroupName is not set in the cloud config",
@@ -293,6 +292,30 @@ impl Spec {
     }
 }
 
+impl Spec {
+    /// What it asks for and basic load balancers do not have.
+    fn needs_standard(&self) -> Vec<InvalidField> {
+        const WHY: &str = "and loadBalancerSku in the cloud config is basic";
+        let mut invalid = Vec::new();
+        if self.link.is_some() {
+            let problem = format!("a private link service needs a standard load balancer, {WHY}");
+            invalid.push(InvalidField::annotation(a::LINK_CREATE, problem));
+        }
+        let has_prefix = |address: &PublicAddress| {
+            matches!(address.choice, AddressChoice::Managed { prefix: Some(_), .. })
+        };
+        if self.addresses.iter().any(has_prefix) {
+            let problem = format!("a public IP prefix has standard addresses, {WHY}");
+            invalid.push(InvalidField::annotation(a::PREFIX, problem));
+        }
+        if self.addresses.iter().any(|address| address.family == IpFamily::V6) {
+            let problem = format!("a static public IP address of IPv6 is a standard one, {WHY}");
+            invalid.push(InvalidField::spec("ipFamilies", problem));
+        }
+        invalid
+    }
+}
+
 /// The addresses that annotations or `spec.loadBalancerIP` ask for.
 fn pinned(service: &ServiceView) -> Vec<IpAddr> {
     let of_annotation = [a::ADDRESS_V4, a::ADDRESS_V6].map(|key| service.annotation_text(key));
@@ -309,13 +332,14 @@ fn pinned(service: &ServiceView) -> Vec<IpAddr> {
 
 /// Annotations and values that this provider does not support. A Service that uses one is refused, since it would be served differently
 /// than it asks for.
-fn unsupported(service: &ServiceView) -> Vec<InvalidField> {
+fn unsupported(service: &ServiceView, settings: &BalancerSettings) -> Vec<InvalidField> {
     let mut invalid = Vec::new();
-    for key in a::UNSUPPORTED {
-        let value = service.annotation_text(key).unwrap_or_default().trim();
-        if !value.is_empty() && !value.eq_ignore_ascii_case("false") {
-            invalid.push(InvalidField::annotation(key, "not supported by this program; remove it"));
-        }
+    let mode = service.annotation_text(a::MODE).unwrap_or_default().trim();
+    let (_, primary) = settings.conf.primary_vm_set();
+    // The load balancer of the primary set is the one that each Service has.
+    let is_primary = settings.conf.is_basic() && mode.eq_ignore_ascii_case(primary);
+    if !mode.is_empty() && !mode.eq_ignore_ascii_case("false") && !is_primary {
+        invalid.push(InvalidField::annotation(a::MODE, "not supported by this program; remove it"));
     }
     for key in [a::ADDRESS_V4, a::ADDRESS_V6] {
         if let Some(text) = service.annotation_text(key)
@@ -395,4 +419,58 @@ fn without_floating_ip(service: &ServiceView, sources: &AllowedSources) -> Vec<I
 /// The names of the pools that Services with these families need.
 pub(crate) fn pools(cluster: &str, families: &BTreeSet<IpFamily>) -> Vec<String> {
     families.iter().map(|family| names::pool(cluster, *family)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use ccm_core::testkit::cluster::{annotate, service};
+
+    use super::*;
+    use crate::{config::CloudConf, load_balancer::laws};
+
+    #[test]
+    fn services_of_basic_load_balancers_ask_for_nothing_that_only_standard_ones_have() {
+        let settings = |sku: &str| BalancerSettings {
+            conf: CloudConf {
+                load_balancer_sku: sku.to_owned(),
+                primary_scale_set: "pool".to_owned(),
+                ..laws::model().settings.conf.clone()
+            },
+            ..BalancerSettings::clone(&laws::model().settings)
+        };
+        let problems = |service: &ServiceView, sku: &str| -> Vec<String> {
+            let spec = Spec::of(service, "kubernetes", &settings(sku));
+            spec.invalid.iter().map(|invalid| invalid.message.clone()).collect()
+        };
+        let mut web = service("web", &[80]);
+        annotate(&mut web, a::MODE, Some("Pool"));
+        assert_eq!(problems(&web, "basic"), [""; 0]);
+        let refusal = format!("{}: not supported by this program; remove it", a::MODE);
+        assert_eq!(problems(&web, "standard"), [refusal.as_str()]);
+        annotate(&mut web, a::MODE, Some("other"));
+        assert_eq!(problems(&web, "basic"), [refusal]);
+        annotate(&mut web, a::MODE, None);
+
+        web.ip_families = vec![IpFamily::V4, IpFamily::V6];
+        annotate(&mut web, a::NO_FLOATING_IP, Some("true"));
+        for (key, value) in [
+            (a::LINK_CREATE, "true"),
+            (a::PREFIX, "/prefixes/v4"),
+            (a::PREFIX_V6, "/prefixes/v6"),
+        ] {
+            annotate(&mut web, key, Some(value));
+        }
+        assert_eq!(problems(&web, "standard"), [""; 0]);
+        let found = problems(&web, "Basic");
+        let count = |part: &str| found.iter().filter(|problem| problem.contains(part)).count();
+        assert_eq!(count("a private link service needs"), 1, "{found:?}");
+        assert_eq!(count("a public IP prefix has"), 1, "{found:?}");
+        assert_eq!(count("of IPv6 is a standard one"), 1, "{found:?}");
+        // An internal one needs no public address.
+        web.ip_families = vec![IpFamily::V6];
+        annotate(&mut web, a::LINK_CREATE, None);
+        annotate(&mut web, a::INTERNAL, Some("true"));
+        assert_eq!(problems(&web, "basic"), [""; 0]);
+    }
 }

@@ -7,6 +7,7 @@ use ccm_provider_azure as _;
 
 mod addresses;
 mod balancer_conformance;
+mod basic;
 mod check;
 mod conformance;
 mod credentials;

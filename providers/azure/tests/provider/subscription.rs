@@ -92,7 +92,8 @@ impl Subscription {
 
     /// The document of a resource of Microsoft.Network.
     pub(crate) async fn network(&self, name: &str) -> Value {
-        self.server().document(&self.server().network_id(name)).await.unwrap()
+        let id = self.server().network_id(name).to_ascii_lowercase();
+        self.documents().await.remove(&id).unwrap_or_else(|| panic!("{name} does not exist"))
     }
 
     pub(crate) async fn balancer(&self) -> Value {

@@ -6,7 +6,7 @@ use std::{
 };
 
 use ccm_core::{
-    load_balancer::{ClusterView, IpFamily, OwnNames, ServiceView},
+    load_balancer::{ClusterView, InvalidField, IpFamily, OwnNames, ServiceId, ServiceView},
     plan::{Fact, Membership, document::Document},
 };
 use serde_json::Value;
@@ -17,7 +17,7 @@ use super::{
 use crate::load_balancer::{
     desired::{DesiredBalancer, DesiredFrontend, DesiredRules, FrontendAddress, Need, ServiceRules},
     directory::{BalancerDirectory, frontend_id, frontend_ids_of_link, has_elements, private_ip},
-    document::{FRONTENDS, POOLS, Target, element_named, elements, name, reference},
+    document::{FRONTENDS, POOLS, RULES, Target, element_named, elements, name, reference},
     members::{self, DesiredMembers, PlannedPool},
     names,
     placement::{BalancerNeeds, NodePlacement, place_service},
@@ -104,6 +104,74 @@ impl Model {
             is_pre_configured: self.settings.is_pre_configured(balancer),
             leaving: leaving_names(members),
         }
+    }
+
+    /// Why new Services are refused: a basic load balancer has a maximum number of rules. Services that are in it stay.
+    pub(super) fn over_rule_limit(
+        &self,
+        members: &[PartMember],
+        directory: &BalancerDirectory,
+    ) -> BTreeMap<ServiceId, InvalidField> {
+        let mut refused = BTreeMap::new();
+        let conf = &self.settings.conf;
+        let maximum = usize::try_from(conf.maximum_rule_count).unwrap_or(usize::MAX);
+        if !conf.is_basic() || maximum == 0 {
+            return refused;
+        }
+        let mut wanting: Vec<_> = PartMember::active(members)
+            .filter(|member| member.service.wants_load_balancer())
+            .collect();
+        wanting.sort_by(|one, other| one.service.id.cmp(&other.service.id));
+        let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+        for member in wanting {
+            let part = self.balancer_part(&member.service, &member.spec, directory);
+            let balancer = directory.balancer(&part);
+            if balancer.is_some_and(|balancer| has_elements(balancer, &member.spec.names)) {
+                continue;
+            }
+            let count = counts.entry(part).or_insert_with_key(|_| {
+                balancer.map(|balancer| elements(balancer, RULES).count()).unwrap_or_default()
+            });
+            let own: usize = member.spec.rules.iter().map(|(_, set)| set.rules.len()).sum();
+            if *count + own > maximum {
+                let problem = format!(
+                    "the load balancer has {count} of at most {maximum} rules (maximumLoadBalancerRuleCount), and the Service needs {own}"
+                );
+                refused.insert(member.service.id.clone(), InvalidField::spec("ports", problem));
+            } else {
+                *count += own;
+            }
+        }
+        refused
+    }
+
+    /// The standard load balancer and addresses of a Service, which a basic one cannot use. Azure never changes a SKU.
+    pub(super) fn standard_ones(
+        &self,
+        member: &PartMember,
+        directory: &BalancerDirectory,
+    ) -> Vec<InvalidField> {
+        let part = self.balancer_part(&member.service, &member.spec, directory);
+        let addresses = member
+            .spec
+            .addresses
+            .iter()
+            .filter_map(|address| directory.address(&address.part(directory)))
+            .map(|address| ("public IP address", address));
+        let balancer = directory.balancer(&part).map(|balancer| ("load balancer", balancer));
+        let standard = balancer.into_iter().chain(addresses).filter(|(_, document)| {
+            let sku = document.pointer("/sku/name").and_then(Value::as_str);
+            sku.is_some_and(|sku| sku.eq_ignore_ascii_case("Standard"))
+        });
+        standard
+            .map(|(kind, document)| {
+                let problem = format!(
+                    "{kind} {} has the SKU Standard, and loadBalancerSku in the cloud config is basic",
+                    name(document)
+                );
+                InvalidField::spec("type", problem)
+            })
+            .collect()
     }
 
     pub(super) fn desired_members(
@@ -194,6 +262,7 @@ impl Model {
             target: balancer_target(part),
             id: self.settings.balancer_id(part),
             is_planned: PartMember::active(members).any(|member| planned_balancer(member) == Some(part)),
+            is_azure_stack: self.settings.is_azure_stack,
             services,
             names: OwnNames::new(changing(), None),
             linked: self.linked_frontends(part, members, &inputs.directory),
