@@ -32,6 +32,7 @@ pub(crate) mod names;
 mod private_link;
 pub(crate) mod rules;
 mod security;
+mod security_limits;
 mod settings;
 mod sharing;
 pub(crate) mod sources;

@@ -565,7 +565,7 @@ impl Model {
         all.map(|(family, address)| (*family, address.clone())).collect()
     }
 
-    fn security_group(
+    pub(super) fn security_group(
         &self,
         part: &str,
         members: &[PartMember],
