@@ -36,6 +36,7 @@ mod placement;
 mod private_link;
 pub(crate) mod rules;
 mod security;
+mod security_limits;
 mod settings;
 mod sharing;
 pub(crate) mod sources;

@@ -378,6 +378,9 @@ class Arm:
             return {**{k: [] for k in ("sourcePortRanges", "destinationPortRanges", "sourceAddressPrefixes", "destinationAddressPrefixes")}, **q}
         d["properties"]["securityRules"] = s.kids(d, "securityRules", p.get("securityRules"), old, rule)
         if len(d["properties"]["securityRules"]) > 1000: raise Fault(400, "SecurityRuleCountLimitReached", "Cannot have more than 1000 rules.")   # guess of the code
+        for side in ("source", "destination"):
+            prefixes = sum(len(q.get(f"{side}AddressPrefixes") or []) + bool(q.get(f"{side}AddressPrefix")) for q in (r["properties"] for r in d["properties"]["securityRules"]))
+            if prefixes > 4000: raise Fault(400, "SecurityRuleAddressPrefixLimitReached", f"the rules of a group have at most 4000 {side} prefixes, not {prefixes}")   # guess of the code
         base = dict(protocol="*", sourcePortRange="*", destinationPortRange="*", sourcePortRanges=[], destinationPortRanges=[], sourceAddressPrefixes=[], destinationAddressPrefixes=[])
         d["properties"]["defaultSecurityRules"] = s.kids(d, "defaultSecurityRules", [{"name": n, "properties": {"description": t, **base, "sourceAddressPrefix": a, "destinationAddressPrefix": b, "access": c, "priority": pr, "direction": di}} for n, t, a, b, c, pr, di in (("AllowVnetInBound", "in: within the network", "VirtualNetwork", "VirtualNetwork", "Allow", 65000, "Inbound"), ("AllowAzureLoadBalancerInBound", "in: health probes", "AzureLoadBalancer", "*", "Allow", 65001, "Inbound"), ("DenyAllInBound", "in: everything else is denied", "*", "*", "Deny", 65500, "Inbound"),
             ("AllowVnetOutBound", "out: within the network", "VirtualNetwork", "VirtualNetwork", "Allow", 65000, "Outbound"), ("AllowInternetOutBound", "out: to the Internet", "*", "Internet", "Allow", 65001, "Outbound"), ("DenyAllOutBound", "out: everything else is denied", "*", "*", "Deny", 65500, "Outbound"))], None, lambda c, q, o: q)

@@ -9,7 +9,7 @@ use std::{
 
 use ccm_core::{
     Error, ErrorKind, Freshness, Priority, Result, Retry, async_trait,
-    load_balancer::{ClusterView, Effect, ReadOptions},
+    load_balancer::{ClusterView, Effect, ReadOptions, ServiceId},
     plan::{
         CredentialsCheck, GatheredInputs, PartCloud, ScopeCheck, SendOptions, SendOutcome, Wait,
         document::Document,
@@ -548,6 +548,29 @@ impl BalancerCalls {
         target.id(&self.settings)
     }
 
+    /// The Services whose rules have no room in the network security group.
+    async fn without_room(
+        &self,
+        part: &str,
+        members: &[PartMember],
+        cluster: &ClusterView,
+        inputs: &PartInputs,
+        read: ReadOptions,
+    ) -> Result<Vec<(ServiceId, Error)>> {
+        let (group, name) = part.split_once('/').unwrap_or_default();
+        let target = Target::SecurityGroup {
+            group: group.to_owned(),
+            name: name.to_owned(),
+        };
+        let Some(document) = self.document(&target, read).await? else {
+            return Ok(Vec::new());
+        };
+        let model = Model {
+            settings: Arc::clone(&self.settings),
+        };
+        Ok(model.without_room(part, members, cluster, inputs, &Document::planned(&document)))
+    }
+
     async fn member_inputs(
         &self,
         inputs: &mut PartInputs,
@@ -716,6 +739,13 @@ impl PartCloud<Model> for BalancerCalls {
                 }
             }
             PartKey::Members(part) => self.member_inputs(&mut inputs, part, cluster, read).await?,
+            PartKey::SecurityGroup(part) if PartMember::active(members).next().is_some() => {
+                refused = self.without_room(part, members, cluster, &inputs, read).await?;
+                if !refused.is_empty() {
+                    // There may be room by now.
+                    refused = self.without_room(part, members, cluster, &inputs, read.uncached()).await?;
+                }
+            }
             PartKey::Address(_) | PartKey::Balancer(_) | PartKey::Link(_) | PartKey::SecurityGroup(_) => {}
         }
         Ok(GatheredInputs { inputs, refused })

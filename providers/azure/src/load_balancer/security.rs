@@ -30,6 +30,8 @@ const RULES: &str = "securityRules";
 const PRIORITIES: std::ops::RangeInclusive<u64> = 500..=4096;
 const DESTINATION: &str = "destinationAddressPrefix";
 const DESTINATIONS: &str = "destinationAddressPrefixes";
+const SOURCE: &str = "sourceAddressPrefix";
+const SOURCES: &str = "sourceAddressPrefixes";
 const PRIORITY: &str = "priority";
 
 /// A rule that Services need.
@@ -68,7 +70,7 @@ impl NeededRule {
         ] {
             fields.insert(key.to_owned(), value.into());
         }
-        set_prefixes(&mut fields, "sourceAddressPrefix", "sourceAddressPrefixes", sources);
+        set_prefixes(&mut fields, SOURCE, SOURCES, sources);
         match self {
             Self::Allow(rule) => fields.insert("destinationPortRanges".to_owned(), json!(rule.ports)),
             Self::Deny(_) => fields.insert("destinationPortRange".to_owned(), "*".into()),
@@ -92,7 +94,7 @@ fn set_prefixes(fields: &mut Map<String, Value>, one: &str, several: &str, prefi
 }
 
 /// The needed rules of a network security group.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct DesiredSecurity {
     pub(crate) target: Target,
     /// The destinations of each needed rule, by its name.
@@ -106,7 +108,7 @@ pub(crate) struct DesiredSecurity {
 }
 
 /// The addresses of nodes as destinations. They are removed from rules that do not need them.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct NodeDestinations {
     /// The addresses of all nodes.
     pub(crate) addresses: BTreeSet<IpAddr>,
@@ -123,6 +125,13 @@ impl NodeDestinations {
     pub(crate) fn keep(&mut self, service: &ServiceView) {
         self.kept_ports.extend(service.ports.iter().map(|port| port.node_port.to_string()));
         self.kept_addresses.extend(service.status_addresses());
+    }
+
+    fn merge(&mut self, other: &Self) {
+        self.addresses.extend(&other.addresses);
+        self.rules.extend(other.rules.iter().cloned());
+        self.kept_ports.extend(other.kept_ports.iter().cloned());
+        self.kept_addresses.extend(&other.kept_addresses);
     }
 
     /// Whether a destination of a rule is the address of a node, or was.
@@ -167,6 +176,30 @@ impl DesiredSecurity {
         all.insert(destination.to_string());
     }
 
+    /// Adds what other Services need.
+    pub(crate) fn merge(&mut self, other: &Self) {
+        for (name, (rule, destinations)) in &other.rules {
+            let (_, all) = self.rules.entry(name.clone()).or_insert_with(|| (rule.clone(), BTreeSet::new()));
+            all.extend(destinations.iter().cloned());
+        }
+        self.addresses.extend(&other.addresses);
+        for (address, ports) in &other.kept {
+            self.kept.entry(*address).or_default().extend(ports.iter().cloned());
+        }
+        self.nodes.merge(&other.nodes);
+    }
+
+    /// Whether the group has the needed rules with their destinations.
+    pub(crate) fn stands_in(&self, document: &Value) -> bool {
+        let standing: BTreeMap<String, &Value> =
+            elements(document, RULES).map(|rule| (name(rule).to_ascii_lowercase(), rule)).collect();
+        self.rules.iter().all(|(name, (_, needed))| {
+            let rule = standing.get(&name.to_ascii_lowercase());
+            let fields = rule.and_then(|rule| rule.get(field::PROPERTIES)).and_then(Value::as_object);
+            fields.is_some_and(|fields| needed.is_subset(&destinations(fields)))
+        })
+    }
+
     pub(crate) fn plan(&self, observed: Option<&Document>) -> Plan<ArmChange> {
         let Some(observed) = observed else {
             return Plan::default();
@@ -201,7 +234,7 @@ impl DesiredSecurity {
     }
 
     /// The rules as they should be, and what changes.
-    fn edited(&self, document: &Value) -> (Vec<Value>, Vec<String>) {
+    pub(crate) fn edited(&self, document: &Value) -> (Vec<Value>, Vec<String>) {
         let mut changes = Vec::new();
         let mut rules = Vec::new();
         let mut missing: BTreeMap<String, &(NeededRule, BTreeSet<String>)> =
@@ -293,8 +326,8 @@ const MANAGED: [&str; 9] = [
     "protocol",
     "sourcePortRange",
     "sourcePortRanges",
-    "sourceAddressPrefix",
-    "sourceAddressPrefixes",
+    SOURCE,
+    SOURCES,
     "destinationPortRange",
     "destinationPortRanges",
 ];
@@ -314,7 +347,7 @@ fn has_fields(fields: &Map<String, Value>, wanted: &Map<String, Value>) -> bool 
     let has_set = |one: &str, several: &str| set(fields, one, several) == set(wanted, one, several);
     ["access", "direction", "protocol"].into_iter().all(has_text)
         && has_set("sourcePortRange", "sourcePortRanges")
-        && has_set("sourceAddressPrefix", "sourceAddressPrefixes")
+        && has_set(SOURCE, SOURCES)
         && has_set("destinationPortRange", "destinationPortRanges")
 }
 
@@ -335,12 +368,26 @@ fn is_managed(rule: &Value) -> bool {
     PRIORITIES.contains(&priority) && prefix.is_some_and(|prefix| prefix.eq_ignore_ascii_case(RULE_PREFIX))
 }
 
-fn destinations(fields: &Map<String, Value>) -> BTreeSet<String> {
-    let several = fields.get(DESTINATIONS).and_then(Value::as_array).into_iter().flatten();
-    let all = fields.get(DESTINATION).into_iter().chain(several);
-    let texts = all.filter_map(Value::as_str).filter(|text| !text.is_empty());
+/// One prefix, or several.
+fn prefixes<'a>(
+    fields: &'a Map<String, Value>,
+    one: &str,
+    several: &str,
+) -> impl Iterator<Item = &'a str> + use<'a> {
+    let several = fields.get(several).and_then(Value::as_array).into_iter().flatten();
+    let all = fields.get(one).into_iter().chain(several);
+    all.filter_map(Value::as_str).filter(|text| !text.is_empty())
+}
+
+/// The sources of a rule.
+pub(crate) fn sources(fields: &Map<String, Value>) -> impl Iterator<Item = &str> {
+    prefixes(fields, SOURCE, SOURCES)
+}
+
+/// The destinations of a rule.
+pub(crate) fn destinations(fields: &Map<String, Value>) -> BTreeSet<String> {
     // Azure may return another form of an IPv6 address.
-    texts
+    prefixes(fields, DESTINATION, DESTINATIONS)
         .map(|text| text.parse::<IpAddr>().map_or_else(|_| text.to_owned(), |address| address.to_string()))
         .collect()
 }

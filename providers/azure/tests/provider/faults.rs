@@ -1,9 +1,11 @@
 //! Refusals of Azure and answers that are not from Azure: nothing is deleted for them, and the work continues afterwards.
 
+use std::{collections::BTreeSet, io::ErrorKind as ErrorOf, net::TcpListener};
+
 use ccm_core::{
     ErrorKind, Freshness, InstanceState,
     instances::InstanceQuery,
-    load_balancer::{ClusterTag, OwnershipTag, ServiceView},
+    load_balancer::{ClusterTag, MemberState, OwnershipTag, Protocol, ServicePort, ServiceView},
     testkit::cluster::{TestCluster, advance_to, annotate, service},
 };
 use http::Method;
@@ -38,17 +40,24 @@ fn sharing(name: &str, port: u16, address: &str) -> ServiceView {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_incomplete_list_says_nothing_about_machines() {
+    let other_host = TcpListener::bind("127.0.0.1:0").unwrap();
+    other_host.set_nonblocking(true).unwrap();
+    let elsewhere = format!("http://{}/x", other_host.local_addr().unwrap());
     for (options, kind) in [
         (["--standalone=6", "--page=2"], "virtualMachines"),
         (["--uniform=6", "--page=2"], "virtualMachineScaleSets/virtualMachines"),
     ] {
         let stage = Stage::new(&options, "").await;
-        // A page in the middle is lost, is no JSON, or leads elsewhere.
+        let (list, _) = stage.server.machines[0].id.rsplit_once('/').unwrap();
+        let itself = format!("{}{list}?$skiptoken=2", stage.server.url());
+        let page = |next: &str| json!({"value": [], "nextLink": next}).to_string();
+        // A page in the middle is lost, is no JSON, leads elsewhere, or leads to itself.
         for fault in [
             json!({"status": 403, "code": "AuthorizationFailed"}),
             json!({"status": 200, "body": "<html>Sign in</html>"}),
             json!({"status": 404, "body": "<html>not found</html>"}),
-            json!({"status": 200, "content": "application/json", "body": r#"{"value": [], "nextLink": "http://127.0.0.1:9/x"}"#}),
+            json!({"status": 200, "content": "application/json", "body": page(&elsewhere)}),
+            json!({"status": 200, "content": "application/json", "body": page(&itself)}),
         ] {
             let mut fault = fault;
             fault["method"] = json!("GET");
@@ -69,6 +78,9 @@ async fn an_incomplete_list_says_nothing_about_machines() {
         }
         stage.end().await;
     }
+    // The other host would have received a token.
+    let connection = other_host.accept().map_err(|error| error.kind());
+    assert!(matches!(connection, Err(ErrorOf::WouldBlock)), "{connection:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -232,8 +244,22 @@ async fn full_quotas_are_errors_of_their_service_alone() {
     azure.stage.end().await;
 }
 
+/// The names of the Services that a part refused in the last round.
+fn refused(azure: &Subscription) -> BTreeSet<String> {
+    let members = azure.reports.iter().flat_map(|report| &report.members);
+    let refused = members.filter(|member| matches!(member.state, MemberState::Refused(_)));
+    refused.map(|member| member.service.name.to_string()).collect()
+}
+
+/// Reconciles until nothing changes: Azure refuses no write of the security group.
+async fn settle_within_limits(azure: &mut Subscription) {
+    azure.cluster.settle().await.unwrap();
+    let calls = azure.stage.calls().await;
+    assert!(!calls.iter().any(|call| call.starts_with("PUT networkSecurityGroups 4")), "{calls:?}");
+}
+
 #[tokio::test]
-async fn a_full_security_group_stays_as_it_is_until_there_is_room() {
+async fn a_service_without_room_for_its_rules_holds_up_no_other() {
     let mut azure = Subscription::new(&["--standalone=1"], "").await;
     let rule = |at: usize| {
         json!({"name": format!("person-{at}"), "properties": {
@@ -245,22 +271,105 @@ async fn a_full_security_group_stays_as_it_is_until_there_is_room() {
     let id = azure.server().network_id("networkSecurityGroups/nsg");
     let mut group = azure.network("networkSecurityGroups/nsg").await;
     let rules = group["properties"]["securityRules"].as_array_mut().unwrap();
-    rules.extend((0..999).map(rule));
+    rules.extend((0..998).map(rule));
     azure.server().call(Method::PUT, &id, Some(&group)).await.unwrap();
     let before = azure.network("networkSecurityGroups/nsg").await;
-    azure.services.push(service("web", &[80]));
-    azure.cluster.settle().await.unwrap();
-    azure.assert_complaints(&["SecurityRuleCountLimitReached"]);
+    // One rule for each protocol.
+    let mut large = service("a-large-one", &[53]);
+    let udp = ServicePort {
+        protocol: Protocol::Udp,
+        ..large.ports[0].clone()
+    };
+    large.ports.push(udp);
+    azure.services.extend([large, service("web", &[80]), service("zoo", &[443])]);
+    settle_within_limits(&mut azure).await;
+    assert_eq!(refused(&azure), ["a-large-one", "zoo"].map(str::to_owned).into());
+    azure.assert_complaints(&[
+        "1001 rules, and Azure's limit is 1000",
+        "azure-disable-load-balancer-nsg-rule",
+    ]);
+    assert!(azure.address("web").starts_with("20.50."));
     let after = azure.network("networkSecurityGroups/nsg").await;
-    assert_eq!(after["properties"]["securityRules"], before["properties"]["securityRules"]);
-    // A person deletes one.
-    let mut group = after;
-    group["properties"]["securityRules"].as_array_mut().unwrap().pop();
+    let [before, after] = [&before, &after].map(|group| names_of(&group["properties"]["securityRules"]));
+    assert_eq!((&after[..999], after.len()), (before.as_slice(), 1000));
+    // The next process leaves out the same ones, and a Service with an earlier name does not displace one that is served.
+    azure.services.push(service("another", &[8080]));
+    azure.cluster.cloud = azure.stage.restarted().await.unwrap();
+    settle_within_limits(&mut azure).await;
+    assert_eq!(refused(&azure), ["a-large-one", "another", "zoo"].map(str::to_owned).into());
+    // A Service that stands may change its rule, and another one may share it.
+    azure.service("web").ports = service("web", &[81]).ports;
+    azure.service("another").ports = service("another", &[81]).ports;
+    settle_within_limits(&mut azure).await;
+    assert_eq!(refused(&azure), ["a-large-one", "zoo"].map(str::to_owned).into());
+    // A person deletes two rules.
+    let mut group = azure.network("networkSecurityGroups/nsg").await;
+    let rules = group["properties"]["securityRules"].as_array_mut().unwrap();
+    rules.retain(|rule| rule["name"] != "person-0" && rule["name"] != "person-1");
     azure.server().call(Method::PUT, &id, Some(&group)).await.unwrap();
-    touch(&mut azure, "web");
+    settle_within_limits(&mut azure).await;
+    assert_eq!(refused(&azure), ["zoo".to_owned()].into());
+    azure.service("a-large-one").deleting = true;
     azure.settle_well().await;
-    let group = azure.network("networkSecurityGroups/nsg").await;
-    assert_eq!(names_of(&group["properties"]["securityRules"]).len(), 1000);
+    azure.settle_well().await;
+    assert!(azure.address("zoo").starts_with("20.50."));
+    azure.assert_settled().await;
+    azure.stage.end().await;
+}
+
+#[tokio::test]
+async fn a_service_without_room_for_its_addresses_holds_up_no_other() {
+    // No two of these networks are halves of one.
+    let ranges = |count: usize| -> Option<Vec<_>> {
+        let networks = (0..count).map(|at| format!("198.18.{}.{}/32", at / 100, at % 100 * 2));
+        Some(networks.map(|network| network.as_str().into()).collect())
+    };
+    let mut azure = Subscription::serving(&["--standalone=1"], service("web", &[80])).await;
+    // The rules for SSH and of the other Service have one source each.
+    let mut crowd = service("crowd", &[443]);
+    crowd.source_ranges = ranges(3999);
+    azure.services.extend([crowd, service("zoo", &[80])]);
+    settle_within_limits(&mut azure).await;
+    assert_eq!(refused(&azure), ["crowd".to_owned()].into());
+    azure.assert_complaints(&["4001 sources, and Azure's limit is 4000"]);
+    assert!(azure.address("zoo").starts_with("20.50."));
+    azure.service("crowd").source_ranges = ranges(3998);
+    azure.settle_well().await;
+    azure.assert_settled().await;
+    // There is no room for another source. The Service that stands keeps its rules.
+    azure.services.push(service("another", &[8080]));
+    let before = azure.network("networkSecurityGroups/nsg").await;
+    settle_within_limits(&mut azure).await;
+    assert_eq!(refused(&azure), ["another".to_owned()].into());
+    assert_eq!(azure.network("networkSecurityGroups/nsg").await, before);
+    // Azure would refuse it.
+    let mut group = before;
+    let rules = group["properties"]["securityRules"].as_array_mut().unwrap();
+    let crowded = rules
+        .iter_mut()
+        .find(|rule| rule["properties"]["sourceAddressPrefixes"].as_array().unwrap().len() > 1);
+    let sources = crowded.unwrap()["properties"]["sourceAddressPrefixes"].as_array_mut().unwrap();
+    sources.push(json!("203.0.113.0/24"));
+    let id = azure.server().network_id("networkSecurityGroups/nsg");
+    let answer = azure.server().call(Method::PUT, &id, Some(&group)).await;
+    assert!(answer.unwrap_err().to_string().contains("SecurityRuleAddressPrefixLimitReached"));
+    azure.service("crowd").deleting = true;
+    azure.settle_well().await;
+    azure.settle_well().await;
+    assert!(azure.address("another").starts_with("20.50."));
+
+    // Destinations are counted apart.
+    let addresses: Vec<String> = (0..3997).map(|at| format!("203.0.{}.{}", at / 250, at % 250)).collect();
+    let key = format!("{PREFIX}additional-public-ips");
+    azure.services.push(service("many", &[80]));
+    annotate(azure.service("many"), &key, Some(&addresses.join(",")));
+    settle_within_limits(&mut azure).await;
+    assert_eq!(refused(&azure), ["many".to_owned()].into());
+    azure.assert_complaints(&["4002 destinations, and Azure's limit is 4000"]);
+    annotate(azure.service("many"), &key, Some(&addresses[2..].join(",")));
+    azure.settle_well().await;
+    azure.assert_settled().await;
+    azure.delete_all().await;
     azure.stage.end().await;
 }
 

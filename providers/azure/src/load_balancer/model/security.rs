@@ -28,7 +28,7 @@ impl Model {
         (!name.is_empty()).then_some(PartKey::SecurityGroup(part))
     }
 
-    pub(super) fn desired_security(
+    pub(in crate::load_balancer) fn desired_security(
         &self,
         part: &str,
         members: &[PartMember],
