@@ -35,6 +35,8 @@ pub(crate) enum Machines {
     Flexible,
     /// Three machines without a scale set.
     Standalone,
+    /// Three instances of a uniform scale set with addresses of both families.
+    DualStack,
 }
 
 pub(crate) struct AzureSite {
@@ -50,7 +52,9 @@ pub(crate) struct AzureSite {
 impl Machines {
     /// The machines of a case.
     pub(crate) fn of(case: &Case) -> Self {
-        if case.cluster["flex"].is_u64() {
+        if case.cluster["ipv6"] == true {
+            Self::DualStack
+        } else if case.cluster["flex"].is_u64() {
             Self::Flexible
         } else if case.cluster["standalone"].is_u64() {
             Self::Standalone
@@ -65,6 +69,7 @@ impl Machines {
             Self::Uniform => &["--uniform=3"],
             Self::Flexible => &["--flex=3"],
             Self::Standalone => &["--standalone=3"],
+            Self::DualStack => &["--uniform=3", "--ipv6"],
         }
     }
 }
@@ -171,7 +176,7 @@ impl Site for AzureSite {
             "aadClientSecret": SECRET,
         });
         let (kind, scale_set) = match self.machines {
-            Machines::Uniform => ("vmss", Some("pool-a")),
+            Machines::Uniform | Machines::DualStack => ("vmss", Some("pool-a")),
             Machines::Flexible => ("vmssflex", Some("pool-f")),
             Machines::Standalone => ("standard", None),
         };

@@ -52,6 +52,11 @@ async fn objects_equal_those_of_upstream_with_standalone_machines() {
     compare(Machines::Standalone, 1).await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn objects_equal_those_of_upstream_with_two_families() {
+    compare(Machines::DualStack, 1).await;
+}
+
 /// Creates upstream's Services and their objects, one case after the other, before the program starts.
 async fn take_over(machines: Machines) {
     run::take_over(cases(machines), &NOT_REBUILT, async |_| AzureSite::start(machines).await).await;
@@ -70,6 +75,11 @@ async fn objects_of_upstream_stay_unchanged_with_a_flexible_scale_set() {
 #[tokio::test(flavor = "multi_thread")]
 async fn objects_of_upstream_stay_unchanged_with_standalone_machines() {
     take_over(Machines::Standalone).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn objects_of_upstream_stay_unchanged_with_two_families() {
+    take_over(Machines::DualStack).await;
 }
 
 /// The recorded routes exist when the program starts for the first time. It reads the table, and writes nothing.

@@ -302,7 +302,7 @@ async fn join_machines(site: &AzureSite, balancers: &Value) -> Result<()> {
     }
     for machine in &server.machines {
         let (id, at) = match site.machines {
-            Machines::Uniform => {
+            Machines::Uniform | Machines::DualStack => {
                 let at = "/properties/networkProfileConfiguration/networkInterfaceConfigurations/0/properties/ipConfigurations";
                 (machine.id.clone(), at)
             }

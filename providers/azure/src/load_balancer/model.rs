@@ -759,8 +759,9 @@ impl PartModel for Model {
                 // In the order of upstream, so that a takeover does not write the status.
                 let addresses = spec.additional.iter().chain(own);
                 let ingress = addresses.map(|address| Ingress::address(&address.to_string(), IpMode::Vip));
+                let ingress = in_known_order(ingress.collect(), &member.service.ingress);
                 output.effects = Effects {
-                    ingress: Some(ingress.collect()),
+                    ingress: Some(ingress),
                     ..Effects::default()
                 };
                 if spec.is_internal {
@@ -817,3 +818,10 @@ impl PartModel for Model {
 
 /// The wait for a change that another process began.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
+
+/// The addresses of a Service in the order of its status, if that has the same ones: another order is no change, and in the Go
+/// cloud-controller-manager, IPv6 comes first.
+fn in_known_order(addresses: Vec<Ingress>, status: &[Ingress]) -> Vec<Ingress> {
+    let is_same = addresses.len() == status.len() && status.iter().all(|known| addresses.contains(known));
+    if is_same { status.to_vec() } else { addresses }
+}
