@@ -57,6 +57,8 @@ const WORKERS: usize = 4;
 const SNAPSHOTS: usize = 5;
 /// The most processes of a history.
 const PROCESSES: usize = 3;
+/// Passes that take longer than this, in virtual time, wait for each other. Operations are given up earlier.
+const LONGEST: Duration = Duration::from_secs(3600);
 /// A history that needs more passes never ends.
 const MOST_PASSES: usize = 4000;
 /// A part that fails so many times in a row is left until something changes.
@@ -437,10 +439,8 @@ impl<L: Lawful> Process<L> {
                 let members = report.members.iter().map(described);
                 let members = members.collect::<Vec<_>>().join(", ");
                 let end = match &report.state {
-                    PartState::Done => "done",
-                    PartState::Parked { .. } => "parked",
-                    PartState::Blocked(_) => "blocked",
-                    PartState::Failed(_) => "failed",
+                    PartState::Parked { why, .. } => format!("parked, {why}"),
+                    state => state.as_str().to_owned(),
                 };
                 let next = report.next.iter().map(PartKey::as_str).collect::<Vec<_>>();
                 state.note(format!("worker {worker} ran {part}: {end} ({members}) [{steps}], next {next:?}"));
@@ -480,11 +480,20 @@ impl<L: Lawful> Process<L> {
 
     /// Returns when nothing is due any more.
     async fn quiescent(&self) -> Result<(), Broken> {
+        let began = Instant::now();
         loop {
             {
                 let mut state = self.state.lock();
                 if state.is_quiescent() {
                     return Ok(());
+                }
+                if began.elapsed() > LONGEST {
+                    let mut lines = state.log.clone();
+                    lines.dedup();
+                    let last: Vec<_> = lines.iter().rev().take(20).collect();
+                    let (running, due) = (&state.running, &state.due);
+                    let how = format!("nothing ends; running {running:?}, due {due:?}; last: {last:?}");
+                    return Err(broken("concurrent: ends", how));
                 }
                 if state.discovery_due {
                     self.changed.notify_waiters();
