@@ -298,7 +298,11 @@ impl Cluster<'_> {
         } else {
             usize::from(self.options.ports)
         };
-        let pools = self.options.services * pools_of_service;
+        // On Azure, all Services of a load balancer share its pool.
+        let pools = match self.options.cloud.as_str() {
+            "azure" => 1,
+            _ => self.options.services * pools_of_service,
+        };
         found.pools.len() == pools && found.pools.values().all(|pool| pool.len() == nodes)
     }
 
