@@ -427,11 +427,7 @@ impl BalancerCalls {
             if !listed.iter().any(|balancer| part_of(balancer).eq_ignore_ascii_case(&part)) {
                 continue;
             }
-            let (group, name) = part.split_once('/').unwrap_or_default();
-            let target = Target::Balancer {
-                group: group.to_owned(),
-                name: name.to_owned(),
-            };
+            let target = Target::balancer(&part);
             balancers.extend(self.document(&target, read).await?.map(|balancer| (part, balancer)));
         }
         Ok(balancers)
@@ -488,11 +484,7 @@ impl BalancerCalls {
             });
         }
         let id = self.settings.balancer_id(part);
-        let (group, name) = part.split_once('/').unwrap_or_default();
-        let target = Target::Balancer {
-            group: group.to_owned(),
-            name: name.to_owned(),
-        };
+        let target = Target::balancer(part);
         let balancer = self.document(&target, read).await?;
         let holders = match &balancer {
             None if self.settings.has_address_pools() => BTreeMap::new(),
@@ -557,11 +549,7 @@ impl BalancerCalls {
         inputs: &PartInputs,
         read: ReadOptions,
     ) -> Result<Vec<(ServiceId, Error)>> {
-        let (group, name) = part.split_once('/').unwrap_or_default();
-        let target = Target::SecurityGroup {
-            group: group.to_owned(),
-            name: name.to_owned(),
-        };
+        let target = Target::security_group(part);
         let Some(document) = self.document(&target, read).await? else {
             return Ok(Vec::new());
         };

@@ -82,6 +82,24 @@ pub(crate) enum Target {
 }
 
 impl Target {
+    /// The load balancer of a part: its resource group and name.
+    pub(crate) fn balancer(part: &str) -> Self {
+        let (group, name) = part.split_once('/').unwrap_or_default();
+        Self::Balancer {
+            group: group.to_owned(),
+            name: name.to_owned(),
+        }
+    }
+
+    /// The network security group of a part: its resource group and name.
+    pub(crate) fn security_group(part: &str) -> Self {
+        let (group, name) = part.split_once('/').unwrap_or_default();
+        Self::SecurityGroup {
+            group: group.to_owned(),
+            name: name.to_owned(),
+        }
+    }
+
     pub(crate) fn resource(&self) -> Resource<'_> {
         match self {
             Self::Balancer { group, name } => Resource::LoadBalancer { group, name },

@@ -273,14 +273,6 @@ pub(crate) fn subnet_target(settings: &BalancerSettings, name: &str) -> Target {
     }
 }
 
-fn balancer_target(part: &str) -> Target {
-    let (group, name) = part.split_once('/').unwrap_or_default();
-    Target::Balancer {
-        group: group.to_owned(),
-        name: name.to_owned(),
-    }
-}
-
 impl PartModel for Model {
     type Key = PartKey;
     type Directory = BalancerDirectory;
@@ -585,7 +577,7 @@ impl PartModel for Model {
             (PartKey::Balancer(part) | PartKey::Rules(part), ObservedPart::Document(None))
                 if was_here(part) =>
             {
-                Some(balancer_target(part).to_string())
+                Some(Target::balancer(part).to_string())
             }
             (PartKey::Address(part), ObservedPart::Document(None)) if was_served => {
                 Some(format!("public IP address {part}"))
@@ -713,7 +705,7 @@ impl PartModel for Model {
                 let document = document.as_ref()?;
                 let id = document.fields().pointer("/properties/resourceGuid").and_then(Value::as_str);
                 output.facts.balancer = Some(if is_planned(document) {
-                    Fact::Later(balancer_target(part).to_string().into())
+                    Fact::Later(Target::balancer(part).to_string().into())
                 } else {
                     Fact::Known(id.unwrap_or_default().to_owned())
                 });

@@ -170,7 +170,7 @@ multipleStandardLoadBalancerConfigurations:
     assert_eq!(frontends(&azure).await, placed);
     azure.assert_settled().await;
 
-    // A Service that is nowhere accepted keeps what it has, and is told why.
+    // A Service that no load balancer accepts keeps what it has, and is told why.
     for (balancers, why) in [
         ("closed", "closed has allowServicePlacement false"),
         ("second", "the labels of the Service do not match serviceLabelSelector of second"),

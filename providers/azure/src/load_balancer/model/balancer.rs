@@ -11,9 +11,7 @@ use ccm_core::{
 };
 use serde_json::Value;
 
-use super::{
-    Model, PartInputs, PartKey, PartMember, address::public_id, balancer_target, is_planned, leaving_names,
-};
+use super::{Model, PartInputs, PartKey, PartMember, address::public_id, is_planned, leaving_names};
 use crate::load_balancer::{
     desired::{DesiredBalancer, DesiredFrontend, DesiredRules, FrontendAddress, Need, ServiceRules},
     directory::{BalancerDirectory, frontend_id, frontend_ids_of_link, has_elements, private_ip},
@@ -93,7 +91,7 @@ impl Model {
         } else {
             Need::None
         };
-        let target = balancer_target(part);
+        let target = Target::balancer(part);
         let (_, balancer) = part.split_once('/').unwrap_or_default();
         DesiredBalancer {
             target,
@@ -259,7 +257,7 @@ impl Model {
         };
         let changing = || members.iter().filter(is_changing).map(|member| &member.service.id);
         DesiredRules {
-            target: balancer_target(part),
+            target: Target::balancer(part),
             id: self.settings.balancer_id(part),
             is_planned: PartMember::active(members).any(|member| planned_balancer(member) == Some(part)),
             is_azure_stack: self.settings.is_azure_stack,

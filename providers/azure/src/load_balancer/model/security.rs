@@ -35,12 +35,8 @@ impl Model {
         cluster: &ClusterView,
         inputs: &PartInputs,
     ) -> DesiredSecurity {
-        let (group, name) = part.split_once('/').unwrap_or_default();
         let mut desired = DesiredSecurity {
-            target: Target::SecurityGroup {
-                group: group.to_owned(),
-                name: name.to_owned(),
-            },
+            target: Target::security_group(part),
             rules: BTreeMap::new(),
             addresses: BTreeSet::new(),
             kept: BTreeMap::new(),
